@@ -38,7 +38,7 @@ static bool CanDropBlocks(const PagedCache& cache, const Plan& plan) {
   if (!cache.rows_stand_alone()) return false;
   const Policy& policy = plan.policy();
   if (BlocksOf(policy).size % cache.block_size() != 0) return false;
-  if (plan.merge().Merges() || policy.rotate != 0) return false;
+  if (plan.RewritesRows() || policy.rotate != 0) return false;
   for (const PlanLayer& layer : plan.layers()) {
     if (layer.n_lists != 1) return false;
   }
@@ -124,7 +124,7 @@ Status CheckPagedEvict(const kvevict_paged_eviction& item, void* workspace,
 void WantWritten(PagedSequence& cached, const Sequence& sequence) {
   if (!WritesViews(sequence.call())) return;
   const Plan& plan = sequence.plan();
-  const bool to_any = plan.merge().Merges() || IsByTable(sequence.call()) ||
+  const bool to_any = plan.RewritesRows() || IsByTable(sequence.call()) ||
                       CountsByScore(plan.policy()) ||
                       SplitsByScore(plan.policy());
   for (const LayerOutcome& layer : sequence.call().outcomes()) {

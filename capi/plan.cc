@@ -159,10 +159,10 @@ kvevict_status kvevict_plan_capabilities(const kvevict_plan* plan,
       const PlanLayer& of_plan = p.layer(static_cast<uint32_t>(place));
       c.score_reason = p.ScoreReason(of_plan);
       if (c.score_reason == KVEVICT_REASON_NONE) {
-        c.score_reason = p.MergeReasonOf(of_plan);
+        c.score_reason = p.RewriteReason(of_plan);
       }
       c.rotate_reason = p.RotateReason(of_plan);
-      c.needs_score = p.ReadsRows() || p.merge().Merges();
+      c.needs_score = p.ReadsRows() || p.RewritesRows();
       c.table_block = BlocksOf(p.policy()).size;
       c.needs_head_tables = of_plan.n_lists > 1;
       c.needs_layer_tables = p.n_layers() > 1 && !p.LayersKeepAlike();

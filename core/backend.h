@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "core/attention.h"
+#include "core/ops/fit.h"
 #include "core/ops/move.h"
 #include "core/ops/op.h"
 #include "core/ops/score.h"

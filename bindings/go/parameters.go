@@ -87,8 +87,9 @@ func (p *Policy) SetSoftmax(value string) error { return p.setWord("softmax", va
 
 // Reference: the number of reference queries: queries of no token held, such as those of a
 // likely question, which the caller gives with every call that scores. 0: none. Above 0 it
-// excludes spread, and a split that is cake or lazy. docs/policies/reference-queries.md says
-// when they help (DapQ, arXiv:2603.11564; SpecKV, arXiv:2506.08373).
+// excludes spread, and a split that is cake or lazy. Policies that do not score by a window
+// take them for `fit` alone. docs/policies/reference-queries.md says when they help (DapQ,
+// arXiv:2603.11564; SpecKV, arXiv:2506.08373).
 func (p Policy) Reference() (int, error) { return p.count("reference") }
 
 // SetReference sets what Reference returns.
@@ -468,6 +469,24 @@ func (p Policy) MergeFraction() (float64, error) { return p.number("merge_fracti
 
 // SetMergeFraction sets what MergeFraction returns.
 func (p *Policy) SetMergeFraction(value float64) error { return p.setNumber("merge_fraction", value) }
+
+// Fit: whether the values that stay are fitted to queries, so that these read from them what
+// they read from all rows before. The queries are the reference queries, or without these the
+// window's; each sees every row. They are at most 4,096 per KV head, those of its query heads
+// together. K and V must be f32, f16 or bf16. It excludes merge, rotate, undo and
+// destinations. It is for broad answers such as summaries, and can lose single facts:
+// docs/policies/fitting.md (Attention Matching, arXiv:2602.16284).
+func (p Policy) Fit() (string, error) { return p.word("fit") }
+
+// SetFit sets what Fit returns.
+func (p *Policy) SetFit(value string) error { return p.setWord("fit", value) }
+
+// FitRidge: fit: how strongly values are held to what they were, in units of the mean diagonal
+// of the normal equations. The larger, the less values change.
+func (p Policy) FitRidge() (float64, error) { return p.number("fit_ridge") }
+
+// SetFitRidge sets what FitRidge returns.
+func (p *Policy) SetFitRidge(value float64) error { return p.setNumber("fit_ridge", value) }
 
 // Rotate: whether an eviction rotates the keys that it moves, by RoPE, from their old slots to
 // their new ones. Every key is then rotated as if its slot were its position, and the next

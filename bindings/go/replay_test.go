@@ -311,7 +311,7 @@ func (r *replay) pagedRows(name string) PagedRows {
 
 func reportText(e EvictReport) string {
 	return joined(
-		e.Evicted, e.BytesBefore, e.BytesAfter, e.TokensBefore, e.TokensAfter, e.BlocksFreed, e.Reason)
+		e.Evicted, e.BytesBefore, e.BytesAfter, e.TokensBefore, e.TokensAfter, e.BlocksFreed, e.Reason, e.WeakFits)
 }
 
 func reportTexts(reports []EvictReport) string {

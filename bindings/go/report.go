@@ -17,6 +17,9 @@ type EvictReport struct {
 	// Reason is why layers that may be over their budgets were left alone:
 	// ReasonOpenPrompt if all were, ReasonSmallBudget if at least one was.
 	Reason Reason
+	// WeakFits is the number of KV heads whose values were fitted to fewer than twice as
+	// many queries as slots, so that FitRidge decides.
+	WeakFits int
 }
 
 // Report tells what the last successful Evict did; all 0 before it and after a Reset.
@@ -37,7 +40,7 @@ func (s *Sequence) report(sequence uintptr) (EvictReport, error) {
 	}
 	return EvictReport{
 		r.Evicted != 0, r.BytesBefore, r.BytesAfter, r.TokensBefore, r.TokensAfter, r.BlocksFreed,
-		Reason(r.Reason),
+		Reason(r.Reason), int(r.NWeakFits),
 	}, nil
 }
 

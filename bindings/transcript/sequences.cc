@@ -273,7 +273,7 @@ std::string ReportOf(const kvevict_sequence* sequence) {
   kvevict_sequence_report(sequence, &r, nullptr, 0);
   return Results::Joined(r.evicted, r.bytes_before, r.bytes_after,
                          r.tokens_before, r.tokens_after, r.blocks_freed,
-                         r.reason);
+                         r.reason, r.n_weak_fits);
 }
 
 void AddSequences(Calls* calls) {

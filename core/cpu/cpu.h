@@ -41,6 +41,11 @@ std::span<uint8_t> ShareOf(const Context& context, std::span<uint8_t> scratch,
 CheckedSize GroupRowsBytes(const kvevict_layer_geometry& geometry,
                            uint32_t n_tokens);
 
+// The query rows of the first head. If they wrap around they are addressed like
+// a paged cache with one row per block, by a table of QueryTableBytes().
+CheckedSize QueryTableBytes(uint32_t n_rows);
+RowSource SourceOf(const QueryRows& queries, int32_t* table);
+
 // Calls body(job, head, worker) for every KV head of the jobs, on the workers.
 template <typename Args, typename Body>
 void ForEachHead(const Context& context, const Args& args, const Body& body) {

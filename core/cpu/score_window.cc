@@ -48,12 +48,6 @@ void AddMeasures(const kvevict_layer_geometry& g, const Policy& policy,
   out[1] = static_cast<float>(variance);
 }
 
-// Bytes of i32 [window]: the stored row of window row w.
-CheckedSize WindowTableBytes(const Policy& policy) {
-  return (CheckedSize(policy.window.count) * CheckedSize(sizeof(int32_t)))
-      .AlignUp(kCacheLine);
-}
-
 // Bytes of the list of rows, if reference queries are among them.
 CheckedSize ListBytes(const Policy& policy) {
   if (!HasReference(policy)) return CheckedSize(0);
@@ -82,31 +76,12 @@ ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
   const auto of_all = [&](size_t attention_bytes) {
     // SIZE_MAX, which stands for a size that does not fit, overflows here.
     return MeasureBytes(g, size.policy, size.n_layers) +
-           SharesOf(context, WindowTableBytes(size.policy) +
+           SharesOf(context, QueryTableBytes(size.policy.window.count) +
                                  ListBytes(size.policy) +
                                  PooledBytes(size.policy, size.n_tokens) +
                                  CheckedSize(attention_bytes));
   };
   return {of_all(attention.least), of_all(attention.best)};
-}
-
-// The rows of a window. If they wrap around they are addressed like a paged
-// cache with one row per block.
-RowSource SourceOf(const QueryRows& queries, int32_t* table) {
-  RowSource rows = queries.rows.Source();
-  const uint32_t n_before_end = queries.ring_rows - queries.first_row;
-  if (queries.n_rows <= n_before_end) {
-    rows.base += int64_t{queries.first_row} * rows.row_stride;
-    return rows;
-  }
-  for (uint32_t w = 0; w < queries.n_rows; ++w) {
-    table[w] = static_cast<int32_t>(w < n_before_end ? queries.first_row + w
-                                                     : w - n_before_end);
-  }
-  rows.block_size = 1;
-  rows.block_table = table;
-  rows.block_stride = rows.row_stride;
-  return rows;
 }
 
 // Lists the window's rows, if they score, and the reference queries of a KV head.
@@ -231,7 +206,7 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
   const uint32_t window = args.policy.window.count;
   const size_t measure_bytes =
       MeasureBytes(g, args.policy, args.jobs.size()).value();
-  const size_t table_bytes = WindowTableBytes(args.policy).value();
+  const size_t table_bytes = QueryTableBytes(window).value();
   const size_t list_bytes = ListBytes(args.policy).value();
   const size_t pooled_bytes = PooledBytes(args.policy, args.n_tokens).value();
   auto* const measures = reinterpret_cast<WindowMeasure*>(args.scratch.data());

@@ -120,7 +120,7 @@ class EvictCall {
   // True if rows within the views are moved or rewritten.
   bool WritesViews() const {
     if (HasDestinations()) return false;
-    return !IsByTable() || plan.merge().Merges() || policy.rotate != 0;
+    return !IsByTable() || plan.RewritesRows() || policy.rotate != 0;
   }
   bool OneList() const { return plan.scope() == KVEVICT_SCOPE_MODEL; }
   // The most tokens of one layer that are scored at once.
@@ -202,6 +202,15 @@ Status CheckChunkRows(const EvictCall& call, uint32_t layer);
 // check.cc: checks everything that can fail before the first byte moves.
 Status Check(EvictCall& call);
 Status CheckMoveByRow(const EvictCall& call, const char* what);
+
+// fit.cc: fits the values that stay to queries. CheckCanFit() checks that rows
+// can be, CheckFit() the inputs that are found since. CountWeakFits() counts the
+// KV heads of a layer with fewer than twice as many queries as values.
+Status CheckCanFit(const EvictCall& call);
+Status CheckFit(const EvictCall& call);
+Status FitKept(const EvictCall& call);
+uint32_t CountWeakFits(const EvictCall& call, const LayerOutcome& layer,
+                       const ListCounts& before, const ListCounts& after);
 
 // stages.cc: chooses slots and moves the rows that stay.
 Status Run(EvictCall& call);

@@ -173,7 +173,7 @@ Status CheckSignal(EvictCall& call) {
 Status CheckMerge(EvictCall& call) {
   for (LayerEviction& layer : call.active) {
     const PlanLayer& of_plan = call.plan.layer(layer.layer);
-    if (Status status = call.plan.CheckCanMerge(of_plan); !status.ok()) {
+    if (Status status = call.plan.CheckCanRewrite(of_plan); !status.ok()) {
       return Prefixed(status, "layer %u: ", of_plan.number);
     }
     layer.move.view = &call.views()[layer.layer];
@@ -222,11 +222,13 @@ Status Check(EvictCall& call) {
   if (call.HasDestinations()) KV_RETURN_IF_ERROR(CheckDestinations(call));
   if (!call.is_due) return Status();
   if (call.IsByTable()) KV_RETURN_IF_ERROR(CheckTables(call));
+  if (FitsValues(call.policy)) KV_RETURN_IF_ERROR(CheckCanFit(call));
   KV_RETURN_IF_ERROR(CheckSignal(call));
   if (!call.LosesTokens()) return Status();
   if (HasChunks(call.policy)) KV_RETURN_IF_ERROR(CheckMoveByRow(call, "chunk"));
   if (call.plan.IsRagged()) KV_RETURN_IF_ERROR(CheckNoneRecent(call));
   if (call.plan.merge().Merges()) KV_RETURN_IF_ERROR(CheckMerge(call));
+  if (FitsValues(call.policy)) KV_RETURN_IF_ERROR(CheckFit(call));
   if (call.policy.rotate != 0) KV_RETURN_IF_ERROR(CheckRotate(call));
   if (!call.HasDestinations()) KV_RETURN_IF_ERROR(CheckRegroup(call));
   if (call.options.undo != nullptr) KV_RETURN_IF_ERROR(CheckUndo(call));

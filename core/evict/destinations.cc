@@ -85,6 +85,10 @@ Status CheckDestinations(EvictCall& call) {
         "destinations with merge %d: it would change the rows of the views",
         static_cast<int>(call.plan.merge().rule));
   }
+  if (FitsValues(call.policy)) {
+    return InvalidArgument(
+        "destinations with fit values: it would change the rows of the views");
+  }
   for (const LayerOutcome& layer : call.layers) {
     const Status status = CheckOne(call, layer);
     if (status.ok()) continue;

@@ -74,8 +74,12 @@ void ReportLayer(const EvictCall& call, uint32_t l, const ListCounts& before,
 void FillReport(const EvictCall& call) {
   call.sequence.BeginReport();
   for (const LayerOutcome& layer : call.layers) {
-    ReportLayer(call, layer.layer, call.slots.HostTokens(layer.layer),
-                AfterOf(call, layer));
+    const ListCounts before = call.slots.HostTokens(layer.layer);
+    const ListCounts after = AfterOf(call, layer);
+    ReportLayer(call, layer.layer, before, after);
+    if (layer.owner != layer.layer) continue;
+    call.sequence.report().n_weak_fits +=
+        CountWeakFits(call, layer, before, after);
   }
   call.sequence.report().evicted = call.LosesTokens();
   for (const LayerOutcome& layer : call.layers) {

@@ -212,6 +212,7 @@ Status MoveRows(EvictCall& call) {
   if (call.plan.merge().Merges()) {
     KV_RETURN_IF_ERROR(backend.merge(call.context, stream, {moves, scratch}));
   }
+  if (FitsValues(call.policy)) KV_RETURN_IF_ERROR(FitKept(call));
   KV_RETURN_IF_ERROR(call.IsByTable() ? DropBlocks(call)
                                       : backend.compact(call.context, stream,
                                                         {moves, scratch}));

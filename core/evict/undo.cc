@@ -94,6 +94,9 @@ Status CheckCanUndo(const EvictCall& call) {
   if (call.plan.merge().Merges()) {
     return Unsupported("undo: the policy merges rows into rows that stay");
   }
+  if (FitsValues(call.policy)) {
+    return Unsupported("undo: the policy fits values that stay");
+  }
   if (call.policy.rotate != 0) {
     return Unsupported("undo: the policy rotates keys that stay");
   }

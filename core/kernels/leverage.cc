@@ -10,27 +10,13 @@
 
 // Must follow foreach_target.h, which includes this file once per target.
 #include "core/dtypes/load-inl.h"
+#include "core/kernels/normal_equations-inl.h"
 #include "core/kernels/turn-inl.h"
 #include "hwy/highway.h"
-
-#ifndef KVEVICT_CORE_KERNELS_LEVERAGE_TILES
-#define KVEVICT_CORE_KERNELS_LEVERAGE_TILES
-namespace kvevict {
-
-// The rows that are multiplied at once, and what rows of matrices are padded
-// to: two vectors of up to eight.
-constexpr size_t kTileRows = 32;
-constexpr size_t kMatrixPad = 16;
-constexpr size_t kRowsAtOnce = 4;
-
-}  // namespace kvevict
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 namespace {
-
-using Doubles = hn::CappedTag<double, kMatrixPad / 2>;
 
 // The scratch. Matrices have n rows of n elements, n = head_dim padded.
 struct Matrices {
@@ -44,7 +30,7 @@ struct Matrices {
 
 Matrices FindMatrices(const Leverage& args) {
   Matrices m;
-  m.n = (args.head_dim + kMatrixPad - 1) / kMatrixPad * kMatrixPad;
+  m.n = PaddedMatrix(args.head_dim);
   m.gram = static_cast<double*>(args.scratch);
   m.factor = m.gram + m.n * m.n;
   m.tile = m.factor + m.n * m.n;
@@ -92,69 +78,6 @@ HWY_INLINE void ForEachRow(const Leverage& args, const Matrices& m,
   }
 }
 
-// Adds the products of the tile's columns, on and above the diagonal. The order
-// of a sum is that of the rows, on every target.
-void AddTile(const Matrices& m, size_t n_rows) {
-  const Doubles d;
-  const size_t lanes = hn::Lanes(d);
-  for (size_t i = 0; i < m.n; i += kRowsAtOnce) {
-    for (size_t j = i / kMatrixPad * kMatrixPad; j < m.n; j += 2 * lanes) {
-      double* const to = m.gram + i * m.n + j;
-      auto a0 = hn::Load(d, to), b0 = hn::Load(d, to + lanes);
-      auto a1 = hn::Load(d, to + m.n), b1 = hn::Load(d, to + m.n + lanes);
-      auto a2 = hn::Load(d, to + 2 * m.n),
-           b2 = hn::Load(d, to + 2 * m.n + lanes);
-      auto a3 = hn::Load(d, to + 3 * m.n),
-           b3 = hn::Load(d, to + 3 * m.n + lanes);
-      for (size_t t = 0; t < n_rows; ++t) {
-        const double* const row = m.tile + t * m.n;
-        const auto x = hn::Load(d, row + j), y = hn::Load(d, row + j + lanes);
-        auto v = hn::Set(d, row[i]);
-        a0 = hn::MulAdd(v, x, a0);
-        b0 = hn::MulAdd(v, y, b0);
-        v = hn::Set(d, row[i + 1]);
-        a1 = hn::MulAdd(v, x, a1);
-        b1 = hn::MulAdd(v, y, b1);
-        v = hn::Set(d, row[i + 2]);
-        a2 = hn::MulAdd(v, x, a2);
-        b2 = hn::MulAdd(v, y, b2);
-        v = hn::Set(d, row[i + 3]);
-        a3 = hn::MulAdd(v, x, a3);
-        b3 = hn::MulAdd(v, y, b3);
-      }
-      hn::Store(a0, d, to);
-      hn::Store(b0, d, to + lanes);
-      hn::Store(a1, d, to + m.n);
-      hn::Store(b1, d, to + m.n + lanes);
-      hn::Store(a2, d, to + 2 * m.n);
-      hn::Store(b2, d, to + 2 * m.n + lanes);
-      hn::Store(a3, d, to + 3 * m.n);
-      hn::Store(b3, d, to + 3 * m.n + lanes);
-    }
-  }
-}
-
-// to[j] -= factor * row[j] from j = first on, rounded down to a vector.
-HWY_INLINE void Subtract(double factor, const double* row, size_t first,
-                         size_t n, double* to) {
-  const Doubles d;
-  const auto f = hn::Set(d, factor);
-  for (size_t j = first / hn::Lanes(d) * hn::Lanes(d); j < n;
-       j += hn::Lanes(d)) {
-    hn::Store(hn::NegMulAdd(f, hn::Load(d, row + j), hn::Load(d, to + j)), d,
-              to + j);
-  }
-}
-
-HWY_INLINE void Divide(double* row, size_t first, size_t n, double by) {
-  const Doubles d;
-  const auto divisor = hn::Set(d, by);
-  for (size_t j = first / hn::Lanes(d) * hn::Lanes(d); j < n;
-       j += hn::Lanes(d)) {
-    hn::Store(hn::Div(hn::Load(d, row + j), divisor), d, row + j);
-  }
-}
-
 // The Gram matrix of the rows minus their mean, and the mean.
 void FindGram(const Leverage& args, const Matrices& m) {
   const Doubles d;
@@ -173,7 +96,7 @@ void FindGram(const Leverage& args, const Matrices& m) {
             d, m.sums + j);
       }
     }
-    AddTile(m, n);
+    AddGram(m.tile, m.n, n, {m.gram, m.n, m.n});
   }
   std::copy_n(m.sums, m.n, m.tile);
   Divide(m.sums, 0, m.n, static_cast<double>(args.n_rows));
@@ -189,19 +112,7 @@ bool Factor(const Leverage& args, const Matrices& m, double ridge) {
   for (size_t k = 0; k < args.head_dim; ++k) {
     m.factor[k * m.n + k] += ridge;
   }
-  for (size_t k = 0; k < args.head_dim; ++k) {
-    double* const row = m.factor + k * m.n;
-    const double pivot = row[k];
-    // Written so that NaN fails.
-    if (!(pivot > 0.0 && pivot <= std::numeric_limits<double>::max())) {
-      return false;
-    }
-    Divide(row, k, m.n, std::sqrt(pivot));
-    for (size_t i = k + 1; i < args.head_dim; ++i) {
-      Subtract(row[i], row, i, m.n, m.factor + i * m.n);
-    }
-  }
-  return true;
+  return FactorMatrix(args.head_dim, {m.factor, m.n, m.n});
 }
 
 // gram = the inverse of R', a lower triangle.
@@ -226,12 +137,12 @@ void ScoreTile(const Leverage& args, const Matrices& m, double* out) {
     return hn::PromoteTo(d, hn::DemoteTo(df, v));
   };
   std::fill_n(out, kTileRows, 0.0);
-  for (size_t i = 0; i < args.head_dim; i += kRowsAtOnce) {
+  for (size_t i = 0; i < args.head_dim; i += kMatrixRows) {
     const double* const rows = m.gram + i * m.n;
     for (size_t t = 0; t < kTileRows; t += 2 * lanes) {
       auto a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0;
       auto b0 = a0, b1 = a0, b2 = a0, b3 = a0;
-      for (size_t k = 0; k < i + kRowsAtOnce; ++k) {
+      for (size_t k = 0; k < i + kMatrixRows; ++k) {
         const double* const column = m.tile + k * kTileRows + t;
         const auto x = hn::Load(d, column), y = hn::Load(d, column + lanes);
         auto v = hn::Set(d, rows[k]);

@@ -185,6 +185,8 @@ class Plan {
   Merge merge() const {
     return TouchesNothing(policy_) ? Merge() : MergeOf(policy_);
   }
+  // True if an eviction changes rows that stay, apart from rotating keys.
+  bool RewritesRows() const { return merge().Merges() || FitsValues(policy_); }
   // True if some tokens are chosen by shaped scores before those are refined.
   bool PinsBest() const { return Refines() && policy_.secure > 0.0; }
   // True if scores of heads are brought to one scale before they compete.
@@ -287,9 +289,9 @@ class Plan {
   // UNSUPPORTED, with the reason, if a layer cannot be scored. With by_queries
   // also if its keys and queries cannot be read, whatever the signal needs.
   Status CheckCanScore(const PlanLayer& layer, bool by_queries = false) const;
-  // The same for merging.
-  kvevict_reason MergeReasonOf(const PlanLayer& layer) const;
-  Status CheckCanMerge(const PlanLayer& layer) const;
+  // The same for merging and fitting.
+  kvevict_reason RewriteReason(const PlanLayer& layer) const;
+  Status CheckCanRewrite(const PlanLayer& layer) const;
 
   kvevict_reason RotateReason(const PlanLayer& layer) const;
   // UNSUPPORTED, with the reason, if a layer's keys cannot be rotated.
@@ -305,6 +307,7 @@ class Plan {
   Status CopyLayerBudgets(const kvevict_plan_options& options);
   bool LayerBudgetsAreEqual() const;
   Status CopyFlags(const kvevict_plan_options& options);
+  Status CheckFitRows() const;
   void CountLists();
   // Elements of the keep lists of all layers.
   CheckedSize KeepCapacity() const;
@@ -321,8 +324,8 @@ class Plan {
                             WorkspaceNeeds* needs) const;
   ScoreWorkspace ScoreParts(uint32_t n_layers, uint32_t n_tokens,
                             WorkspaceNeeds* needs) const;
-  // The most bytes that merging the rows of any layer needs.
-  CheckedSize MergeBytes(uint32_t n_tokens) const;
+  // The most bytes that merging the rows of any layer, or fitting them, needs.
+  CheckedSize RewriteBytes(uint32_t n_tokens) const;
   uint32_t FewestLayersAtOnce() const;
 
   const Retained<Context> context_;

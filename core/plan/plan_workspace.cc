@@ -80,17 +80,18 @@ ScratchNeeds Plan::NeedsOf(decltype(Op<ScoreArgs>::scratch) scratch,
   return most;
 }
 
-CheckedSize Plan::MergeBytes(uint32_t n_tokens) const {
+CheckedSize Plan::RewriteBytes(uint32_t n_tokens) const {
   CheckedSize most(0);
+  const Backend& backend = context().backend();
   for (const PlanLayer& layer : layers_) {
     const kvevict_layer_geometry& g = layer.geometry;
-    if (MergeReasonOf(layer) != KVEVICT_REASON_NONE) continue;
-    most = Larger(most, context()
-                            .backend()
-                            .merge
-                            .scratch(context(), {g.n_kv_heads, g.k_head_dim,
-                                                 g.v_head_dim, n_tokens, 1})
-                            .least);
+    if (RewriteReason(layer) != KVEVICT_REASON_NONE) continue;
+    const ScratchNeeds needs =
+        FitsValues(policy_)
+            ? backend.fit_values.scratch(context(), {g, policy_, 1, n_tokens})
+            : backend.merge.scratch(context(), {g.n_kv_heads, g.k_head_dim,
+                                                g.v_head_dim, n_tokens, 1});
+    most = Larger(most, needs.least);
   }
   return most;
 }
@@ -157,12 +158,12 @@ EvictWorkspace Plan::EvictParts(uint32_t n_layers, uint32_t n_tokens,
   parts.scratch = layout.AddScratch(
       ScratchOfStages(*this, n_layers, n_at_once, signal().Ranks(), true),
       needs);
-  if (merge().Merges()) {  // after selection only the keep lists stay
-    const CheckedSize merging =
-        (CheckedSize(parts.scores) + MergeBytes(n_tokens))
+  if (RewritesRows()) {  // after selection only the keep lists stay
+    const CheckedSize rewriting =
+        (CheckedSize(parts.scores) + RewriteBytes(n_tokens))
             .AlignUp(kPartAlignment);
-    needs->least = Larger(needs->least, merging);
-    needs->best = Larger(needs->best, merging);
+    needs->least = Larger(needs->least, rewriting);
+    needs->best = Larger(needs->best, rewriting);
   }
   return parts;
 }

@@ -48,15 +48,23 @@ Status Plan::CheckCanRotate(const PlanLayer& layer) const {
   return Unsupported("cannot rotate: %s", ReasonText(reason));
 }
 
-kvevict_reason Plan::MergeReasonOf(const PlanLayer& layer) const {
+kvevict_reason Plan::RewriteReason(const PlanLayer& layer) const {
   const kvevict_layer_geometry& g = layer.geometry;
-  return MergeReason(merge(), g.k_dtype, HasValues(g), g.v_dtype);
+  Merge reads = merge();
+  if (FitsValues(policy_)) {
+    const DTypeInfo& q = InfoOf(static_cast<DType>(g.q_dtype));
+    if (!q.can_score) return KVEVICT_REASON_OPAQUE_QUERIES;
+    if (q.is_quantized()) return KVEVICT_REASON_QUANTIZED_QUERIES;
+    reads.rule = KVEVICT_MERGE_VALUES;  // which reads and writes the same rows
+  }
+  return MergeReason(reads, g.k_dtype, HasValues(g), g.v_dtype);
 }
 
-Status Plan::CheckCanMerge(const PlanLayer& layer) const {
-  const kvevict_reason reason = MergeReasonOf(layer);
+Status Plan::CheckCanRewrite(const PlanLayer& layer) const {
+  const kvevict_reason reason = RewriteReason(layer);
   if (reason == KVEVICT_REASON_NONE) return Status();
-  return Unsupported("cannot merge: %s", ReasonText(reason));
+  return Unsupported("cannot %s: %s", merge().Merges() ? "merge" : "fit values",
+                     ReasonText(reason));
 }
 
 const char* ReasonText(kvevict_reason reason) {

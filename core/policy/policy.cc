@@ -251,6 +251,18 @@ kvevict_tie TieOf(const Policy& p) {
   return SignalOf(p).Ranks() ? p.tie : KVEVICT_TIE_HIGHER_POSITION;
 }
 
+bool FitsValues(const Policy& p) {
+  return !TouchesNothing(p) && p.fit != Fit::kNone;
+}
+
+uint32_t FitRows(const Policy& p) {
+  return p.reference > 0 ? p.reference : p.window.count;
+}
+
+bool TakesReference(const Policy& p) {
+  return HasReference(p) || (FitsValues(p) && p.reference > 0);
+}
+
 bool HasReference(const Policy& p) {
   return SignalOf(p).HasWindow() && p.reference > 0;
 }

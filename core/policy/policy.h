@@ -59,6 +59,12 @@ bool HeadsCompete(const Policy& policy);
 bool RescuesBlocks(const Policy& policy);
 // True if some blocks stay because their keys are unlike the others.
 bool DiversifiesBlocks(const Policy& policy);
+// True if the values that stay are fitted to queries.
+bool FitsValues(const Policy& policy);
+// The queries of a query head that they are fitted to.
+uint32_t FitRows(const Policy& policy);
+// True if the policy reads reference queries, to score or to fit.
+bool TakesReference(const Policy& policy);
 // True if reference queries score, alone or with the window's.
 bool HasReference(const Policy& policy);
 // True if the window's own queries score.

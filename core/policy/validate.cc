@@ -5,6 +5,7 @@
 
 #include "core/evict/merge.h"
 #include "core/number_text.h"
+#include "core/parts.h"
 #include "core/policy/policy.h"
 #include "core/policy/policy_text.h"
 
@@ -267,8 +268,34 @@ Status CheckMeasures(const Policy& p) {
                        MeasureOf(p) == Measure::kDynamics ? 2 : 1);
 }
 
+// Values are fitted in place, to queries and to keys that stay as they are.
+Status CheckFit(const Policy& p) {
+  if (!FitsValues(p)) return Status();
+  if (!IsBuilt("fit_values")) {
+    return Unsupported("fit values: this build leaves it out");
+  }
+  if (MergeOf(p).Merges()) {
+    return InvalidArgument("fit values with merge: either changes values");
+  }
+  if (p.rotate) {
+    return InvalidArgument(
+        "fit values with rotate yes: values are fitted to keys that would "
+        "change");
+  }
+  if (SignalOf(p).HasWindow() || p.reference > 0) return Status();
+  return InvalidArgument(
+      "fit values needs reference above 0: %s has no window whose queries "
+      "values can be fitted to",
+      InfoOf(p.kind).name);
+}
+
 // Rows of different weight have no variance, and a split measures the window.
 Status CheckReference(const Policy& p) {
+  if (p.reference > 0 && !TouchesNothing(p) && !TakesReference(p)) {
+    return InvalidArgument(
+        "reference %u without fit: %s scores by no queries of a window",
+        p.reference, InfoOf(p.kind).name);
+  }
   if (!HasReference(p)) return Status();
   if (p.spread > 0.0) {
     return InvalidArgument(
@@ -375,6 +402,7 @@ Status ValidatePolicy(const Policy& policy) {
   KV_RETURN_IF_ERROR(CheckReductions(p));
   KV_RETURN_IF_ERROR(CheckMeasures(p));
   KV_RETURN_IF_ERROR(CheckReference(p));
+  KV_RETURN_IF_ERROR(CheckFit(p));
   KV_RETURN_IF_ERROR(CheckCompeting(p));
   if (p.scope == KVEVICT_SCOPE_MODEL && p.split != LayerSplit::kUniform) {
     return InvalidArgument(

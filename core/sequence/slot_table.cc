@@ -443,7 +443,7 @@ Status SlotTable::Commit(Stream stream, std::span<const LayerOutcome> layers,
       slots.stored = slots.n_kept = layer.n_keep;
       slots.tail_position = logical_;
       slots.is_ragged = AreUneven(l);
-      slots.is_merged = slots.is_merged || plan_.merge().Merges();
+      slots.is_merged = slots.is_merged || plan_.RewritesRows();
     }
     slots.kept_offset = offset;
     offset += uint64_t{n_lists(l)} * slots.n_kept;

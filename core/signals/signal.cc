@@ -60,6 +60,11 @@ kvevict_need ScoringNeedOf(const Policy& policy, kvevict_input input) {
 
 kvevict_need NeedOf(const Policy& policy, kvevict_input input) {
   const kvevict_need to_score = ScoringNeedOf(policy, input);
+  // The window's queries are needed to score, too.
+  uint32_t to_fit = kNothing;
+  if (FitsValues(policy)) to_fit = kKeys | kValues;
+  if (TakesReference(policy)) to_fit |= kReference;
+  if ((to_fit & (1u << input)) != 0) return KVEVICT_NEED_REQUIRED;
   const Merge merge = TouchesNothing(policy) ? Merge() : MergeOf(policy);
   kvevict_need to_merge = KVEVICT_NEED_NONE;
   if (merge.Merges() && input == KVEVICT_INPUT_KEYS) {

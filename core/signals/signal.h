@@ -70,7 +70,8 @@ const SignalInfo& SignalOf(const Policy& policy);
 // Whether a valid policy's scores need the input: for its signal, weights,
 // redundancy or the comparison of blocks.
 kvevict_need ScoringNeedOf(const Policy& policy, kvevict_input input);
-// The same for all that the policy does: merging reads keys and values too.
+// The same for all that the policy does: merging and fitting read keys and values
+// too.
 kvevict_need NeedOf(const Policy& policy, kvevict_input input);
 
 }  // namespace kvevict

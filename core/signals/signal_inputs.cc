@@ -115,7 +115,7 @@ Status FindReference(const Plan& plan, const PlanLayer& layer,
   const Policy& policy = plan.policy();
   out->reference = nullptr;
   out->reference_positions = nullptr;
-  if (!HasReference(policy)) {
+  if (!TakesReference(policy)) {
     if (inputs.reference_queries == nullptr && inputs.n_reference_rows == 0) {
       return Status();
     }
@@ -125,6 +125,8 @@ Status FindReference(const Plan& plan, const PlanLayer& layer,
         plan.signal().HasWindow() ? "reference 0" : "no reference queries");
   }
   if (inputs.reference_queries == nullptr) {
+    if (!HasReference(policy))
+      return Status();  // an eviction needs them to fit
     return InvalidArgument(
         "inputs.reference_queries is NULL, but the policy has reference %u",
         policy.reference);

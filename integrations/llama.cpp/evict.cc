@@ -362,7 +362,7 @@ void kvevict_llama::Evict(llama_seq_id seq,
 
 // Whether the eviction would do nothing, so that no state needs to be fetched.
 bool kvevict_llama::WouldKeepAll(const Sequence& s, llama_seq_id seq) const {
-  if (policy_.merges || !s.placed) return false;
+  if (policy_.rewrites || !s.placed) return false;
   const std::vector<kvevict_view> views = LiveViews(seq);
   size_t bytes = 0;
   Check(kvevict_sequence_undo_bytes(s.handle.get(), views.data(), views.size(),

@@ -89,7 +89,7 @@ Policy ParsePolicy(const char* text, bool has_calibration) {
   // A policy without a scope ranks only by position.
   const std::string scope = Get(handle, "scope");
   policy.has_one_list = scope.empty() || scope == "model";
-  policy.merges = is_other("merge", "none");
+  policy.rewrites = is_other("merge", "none") || is_other("fit", "none");
   return policy;
 }
 

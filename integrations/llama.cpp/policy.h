@@ -14,7 +14,7 @@ struct Policy {
   uint32_t n_sink = 0;
   uint32_t n_query_rows = 0;  // see kvevict_resolved_policy
   bool has_one_list = false;  // all layers and heads share a list
-  bool merges = false;
+  bool rewrites = false;      // merges rows or fits values
 
   bool Needs(kvevict_input input) const;
 };

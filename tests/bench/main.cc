@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
   app.add_option(
          "--filter", filter,
          "only rows whose group contains this text: limits, scoring, "
-         "redundancy, merge, signal, quantized, select, compact, rotate, "
+         "redundancy, merge, fit, signal, quantized, select, compact, rotate, "
          "sequence, request, decode, paged, f32 A, "
          "...")
       ->type_name("TEXT");
@@ -83,6 +83,7 @@ int main(int argc, char** argv) {
     BenchH2o(session);
     BenchRedundancy(session);
     BenchMerge(session);
+    BenchFit(session);
     BenchSignals(session);
     BenchQuantized(session);
     BenchSelect(session);

@@ -36,6 +36,7 @@ void BenchScoring(Session& session);
 void BenchH2o(Session& session);
 void BenchRedundancy(Session& session);
 void BenchMerge(Session& session);
+void BenchFit(Session& session);
 void BenchSignals(Session& session);
 void BenchQuantized(Session& session);
 void BenchSelect(Session& session);

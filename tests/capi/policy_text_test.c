@@ -39,7 +39,8 @@ Test(policy_text, every_key_sets_its_value) {
       "h2o:scope=layer,select_block=4,sums=layer,sum_last=5,raw_first=yes,"
       "diverse_mass=0.5",
       "lagkv:block=64,ranks=no,of=partition",
-      "knorm:chunk=64"};
+      "knorm:chunk=64",
+      "knorm:reference=5,fit=values,fit_ridge=0.5"};
   for (size_t i = 0; i < sizeof kTexts / sizeof *kTexts; ++i) {
     ExpectText(test_policy(kTexts[i]), kTexts[i]);
   }

@@ -80,7 +80,10 @@ constexpr const char* kPairs[] = {"budget=64",
                                   "merge_threshold=0.25",
                                   "merge_threshold=2",
                                   "merge_fraction=0.5",
-                                  "merge_fraction=0"};
+                                  "merge_fraction=0",
+                                  "fit=values",
+                                  "fit_ridge=0.5",
+                                  "reference=9"};
 
 // A text as a person would write it, with an occasional slip, or any bytes.
 std::string DrawText(Draw& draw) {

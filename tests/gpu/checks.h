@@ -24,6 +24,8 @@ struct Effort {
 void CheckDoors(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckAttention(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report);
+// Evictions that fit values.
+void CheckFits(const Gpu& gpu, const Effort& effort, Report* report);
 // Several runs give the same bytes.
 void CheckDeterminism(const Gpu& gpu, const Effort& effort, Report* report);
 // Random models, caches and policies, through whole lives of sequences.
@@ -66,6 +68,7 @@ inline constexpr Part kParts[] = {
     {"capabilities", CheckCapabilities},
     {"calibration", CheckCalibration},
     {"evictions", CheckEvictions},
+    {"fits", CheckFits},
     {"determinism", CheckDeterminism},
     {"graphs", CheckGraphs},
     {"acceptance", CheckAcceptance},

@@ -79,6 +79,8 @@ void ForEachField(const Visitor& on, Values& p) {
   on.Word("merge", p.merge);
   on.Number("merge_threshold", p.merge_threshold);
   on.Number("merge_fraction", p.merge_fraction);
+  on.Word("fit", p.fit);
+  on.Number("fit_ridge", p.fit_ridge);
   on.Word("rotate", p.rotate);
   on.Number("margin", p.margin);
   on.Number("every", p.every);

@@ -69,6 +69,7 @@ enum {
   ORACLE_HEADS_ADAPTIVE_BLEND,
   ORACLE_HEADS_THRESHOLD
 };
+enum { ORACLE_FIT_NONE, ORACLE_FIT_VALUES };
 enum { ORACLE_ROUNDING_HEAD, ORACLE_ROUNDING_TOGETHER };
 enum {
   ORACLE_PROMPT_INSIDE,
@@ -145,6 +146,8 @@ typedef struct oracle_policy {
   bool normalize;
   kvevict_merge merge;
   double merge_threshold, merge_fraction;
+  int fit;
+  double fit_ridge;
   bool rotate;
   uint32_t margin, every;
   int prompt;

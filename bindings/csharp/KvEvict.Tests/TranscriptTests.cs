@@ -294,7 +294,8 @@ internal sealed class Replayer : Replay
     }
 
     private static string Report(KvEvictReport r) => Joined(
-        r.Evicted, r.BytesBefore, r.BytesAfter, r.TokensBefore, r.TokensAfter, r.BlocksFreed, r.Reason);
+        r.Evicted, r.BytesBefore, r.BytesAfter, r.TokensBefore, r.TokensAfter, r.BlocksFreed, r.Reason,
+        r.WeakFits);
 
     private void AddBatches()
     {

@@ -96,9 +96,13 @@ public readonly partial record struct KvTokenRange(int First, int End, int Rank)
 /// Why layers that may be over their budgets were left alone: <see cref="KvReason.OpenPrompt"/> if all were,
 /// <see cref="KvReason.SmallBudget"/> if at least one was.
 /// </param>
+/// <param name="WeakFits">
+/// KV heads whose values were fitted to fewer than twice as many queries as slots, so that the policy's <c>FitRidge</c>
+/// decides.
+/// </param>
 public readonly record struct KvEvictReport(
     bool Evicted, long BytesBefore, long BytesAfter, long TokensBefore, long TokensAfter, long BlocksFreed,
-    KvReason Reason = KvReason.None);
+    KvReason Reason = KvReason.None, int WeakFits = 0);
 
 /// <summary>What an eviction did to one keep list.</summary>
 /// <param name="Layer">Its layer.</param>

@@ -11,7 +11,8 @@ public sealed unsafe partial class KvSequence
             kvevict_evict_report r = new() { struct_size = (uint)sizeof(kvevict_evict_report) };
             Native.kvevict_sequence_report(Handle, &r, null, 0);
             return new KvEvictReport(r.evicted != 0, (long)r.bytes_before, (long)r.bytes_after, (long)r.tokens_before,
-                                     (long)r.tokens_after, (long)r.blocks_freed, r.reason);
+                                     (long)r.tokens_after, (long)r.blocks_freed, r.reason,
+                                     (int)r.n_weak_fits);
         }
     }
 

@@ -20,8 +20,9 @@ extern "C" {
  * every list of every layer holds tokens [0, p) in slots [0, p). Another
  * request with these p tokens can reuse the rows.
  *
- * After an eviction that merged, which may change any row, it is 0 until the
- * next reset. Tokens behind a kvevict_sequence_edit() do not count. CUDA waits as kvevict_sequence_position_of_slot() does.
+ * After an eviction that merged or fitted, which may change any row, it is 0
+ * until the next reset. Tokens behind a kvevict_sequence_edit() do not count.
+ * CUDA waits as kvevict_sequence_position_of_slot() does.
  *
  * @param[in]  sequence    Non-NULL.
  * @param[out] out_length  Tokens; the logical length if nothing was evicted.

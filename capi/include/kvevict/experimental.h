@@ -300,7 +300,7 @@ kvevict_policy_resolve(const kvevict_policy* policy, uint32_t n_context,
 typedef struct kvevict_capabilities {
   uint32_t struct_size;
   uint32_t can_move; /**< 1: its rows can be moved; 0: they cannot. */
-  /** 1: the rows that the policy scores by or merges can be read; 0: not. */
+  /** 1: the rows that the policy scores by, merges or fits can be read. */
   uint32_t can_score;
   uint32_t can_rotate; /**< 1: kvevict_rotate() can rotate its keys; 0: not. */
   kvevict_reason move_reason; /**< KVEVICT_REASON_NONE if it can. */
@@ -612,7 +612,7 @@ KVEVICT_API kvevict_status kvevict_sequence_kept_slots(
  * @param[out] out_bytes  Non-NULL.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, a budget
  *         too small for what must stay); KVEVICT_ERROR_UNSUPPORTED if the policy
- *         merges or rotates, which changes rows that stay.
+ *         merges, fits or rotates, which changes rows that stay.
  */
 KVEVICT_API kvevict_status kvevict_sequence_undo_bytes(
     kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
@@ -637,9 +637,9 @@ KVEVICT_API kvevict_status kvevict_sequence_undo_bytes(
  * has nothing to undo.
  *
  * Between the two calls the bytes may be moved to other memory. Cost: rows from
- * a head's first evicted slot on are read and written once. Policies that merge
- * or rotate change surviving rows, so their evictions refuse `undo`. CUDA does
- * not wait, and the call can be captured.
+ * a head's first evicted slot on are read and written once. Policies that
+ * merge, fit or rotate change surviving rows, so their evictions refuse `undo`.
+ * CUDA does not wait, and the call can be captured.
  *
  * @param[in] sequence   Non-NULL.
  * @param[in] views      [n_layers] views as at the eviction: the same planes

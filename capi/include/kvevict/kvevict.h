@@ -1072,7 +1072,7 @@ typedef struct kvevict_signal_inputs {
    *  held slot for h2o and non-causal. Only h2o accepts another. */
   uint32_t n_query_rows;
   uint32_t n_reference_rows; /**< The policy's `reference`; 0 without. */
-  /** Window attention with `reference` above 0, else an error: queries of no
+  /** With `reference` above 0, else an error, to score or to fit: queries of no
    *  token held, in strides as for queries. */
   const kvevict_plane* reference_queries;
   /** i32 [n_reference_rows], device memory: their positions, which CUDA does not
@@ -1588,7 +1588,8 @@ typedef struct kvevict_evict_options {
    *  requantized, see kvevict_compact(). kvevict_sequence_kept_slots() tells
    *  how many slots they need. Layers that share a cache share a destination;
    *  other destinations share no plane, and none shares a byte with a view.
-   *  Needs a plan with has_destinations; excludes undo, merge and by_table. */
+   *  Needs a plan with has_destinations; excludes undo,
+   *  by_table, merge and fit. */
   const kvevict_view* destinations;
   size_t destinations_len; /**< = n_layers; 0 with NULL. */
 } kvevict_evict_options;
@@ -1608,7 +1609,7 @@ typedef struct kvevict_evict_options {
  * changes. So a decoding loop may call this after every step: `margin`, `every`
  * and `prompt` of the policy decide when tokens are evicted.
  *
- * With merge surviving rows change even if they do not move, so first copy
+ * With merge or fit surviving rows change even if they do not move: first copy
  * blocks that another sequence shares. Layers that share a cache (equal views)
  * are compacted once, by the first one's queries. They, and layers that share a
  * companion, must keep the same tokens: scope MODEL, or streaming-llm with a
@@ -1644,11 +1645,11 @@ typedef struct kvevict_evict_options {
  *         that must stay, layers of unequal length under scope MODEL,
  *         destinations without has_destinations, or that cannot take the rows);
  *         KVEVICT_ERROR_UNSUPPORTED (keys or values that the policy scores by,
- *         merges or rotates cannot be; or tokens of the window are gone
+ *         merges, fits or rotates cannot be; or tokens of the window are gone
  *         already, which keep_window=no allows; or chunk is no multiple of the
- *         block size; or with by_table: parts of blocks would go, a view is
- *         contiguous or a ring, or heads or layers that keep different tokens
- *         share a table).
+ *         block size; or with by_table: parts of blocks would go, a view
+ *         is contiguous or a ring, or heads or layers that keep different
+ *         tokens share a table).
  */
 KVEVICT_API kvevict_status kvevict_sequence_evict(
     kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
@@ -1672,7 +1673,9 @@ typedef struct kvevict_evict_report {
    *  KVEVICT_REASON_OPEN_PROMPT (all of them) or KVEVICT_REASON_SMALL_BUDGET
    *  (one at least). Otherwise KVEVICT_REASON_NONE. */
   kvevict_reason reason;
-  uint32_t reserved; /**< 0. */
+  /** KV heads whose values were fitted to fewer than twice as many queries as
+   *  slots, so that `fit_ridge` decides. */
+  uint32_t n_weak_fits;
 } kvevict_evict_report;
 
 #define KVEVICT_EVICT_REPORT_INIT                             \

@@ -336,10 +336,10 @@ typedef struct kvevict_paged_eviction {
  * Evicts paged sequences as kvevict_sequences_evict() does, and frees the
  * emptied blocks. The eviction is by_table if select_block is a multiple of the
  * cache's block size, a layer's heads share a list, and the policy neither
- * merges nor rotates. Then no row moves, and no block is copied or needed;
+ * merges, fits nor rotates. Then no row moves, and no block is copied or needed;
  * shared blocks stay or are released. Otherwise a shared block is copied before
- * a survivor moves into it; with merge all shared blocks are. Other sequences
- * keep their rows unchanged. Recent rows stay and groups of tokens are
+ * a survivor moves into it; with merge or fit all shared blocks are. Other
+ * sequences keep their rows unchanged. Recent rows stay and groups of tokens are
  * requantized, so a cache with either is never evicted by_table: see
  * kvevict_sequence_evict().
  * @param[in] items      [items_len], structs of one struct_size. Each layer of

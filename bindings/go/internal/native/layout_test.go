@@ -364,7 +364,7 @@ var (
 	_ [32]byte  = [unsafe.Offsetof(EvictReport{}.TokensAfter)]byte{}
 	_ [40]byte  = [unsafe.Offsetof(EvictReport{}.BlocksFreed)]byte{}
 	_ [48]byte  = [unsafe.Offsetof(EvictReport{}.Reason)]byte{}
-	_ [52]byte  = [unsafe.Offsetof(EvictReport{}.Reserved)]byte{}
+	_ [52]byte  = [unsafe.Offsetof(EvictReport{}.NWeakFits)]byte{}
 	_ [24]byte  = [unsafe.Sizeof(ListReport{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(ListReport{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(ListReport{}.Layer)]byte{}

@@ -610,7 +610,7 @@ type EvictReport struct {
 	TokensAfter  uint64
 	BlocksFreed  uint64
 	Reason       int32
-	Reserved     uint32
+	NWeakFits    uint32
 }
 
 // InitEvictReport is what its INIT macro sets.

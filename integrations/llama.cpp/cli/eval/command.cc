@@ -146,8 +146,8 @@ void AddOptions(CLI::App& app, Arguments& args) {
   AddCalibrationOption(app, args)->excludes("--own-engine");
   app.add_option("--question", args.question,
                  "With --own-engine, a likely question: policies with "
-                 "reference=N also score by the queries of its last N tokens, "
-                 "as if it followed the prompt");
+                 "reference=N score by the queries of its last N tokens, or "
+                 "fit values to them, as if it followed the prompt");
   app.add_flag("--fresh", args.fresh, "Begin anew, whatever the folder has");
   app.add_flag("--json", args.as_json, "Print results.json, not the tables");
 }

@@ -28,4 +28,10 @@ public sealed interface EvictReport permits Records.EvictReport {
    * then all were; {@link Reason#SMALL_BUDGET}, then one was at least}
    */
   Reason reason();
+
+  /**
+   * {@return KV heads whose values were fitted to fewer than twice as many queries as slots, so that
+   * the policy's {@code fitRidge} decides}
+   */
+  int weakFits();
 }

@@ -48,7 +48,7 @@ final class Records {
   }
 
   record EvictReport(boolean evicted, long bytesBefore, long bytesAfter, long tokensBefore,
-      long tokensAfter, long blocksFreed, Reason reason)
+      long tokensAfter, long blocksFreed, Reason reason, int weakFits)
       implements dev.kvevict.EvictReport {
     static EvictReport read(Struct in, int offset) {
       return new EvictReport(
@@ -58,7 +58,8 @@ final class Records {
           in.longAt(offset + Abi.EvictReport.TOKENS_BEFORE),
           in.longAt(offset + Abi.EvictReport.TOKENS_AFTER),
           in.longAt(offset + Abi.EvictReport.BLOCKS_FREED),
-          in.enumAt(offset + Abi.EvictReport.REASON, Reason.class));
+          in.enumAt(offset + Abi.EvictReport.REASON, Reason.class),
+          in.intAt(offset + Abi.EvictReport.N_WEAK_FITS));
     }
   }
 

@@ -350,7 +350,7 @@ final class TranscriptTest extends Replay {
 
   private static String report(EvictReport r) {
     return joined(r.evicted(), r.bytesBefore(), r.bytesAfter(), r.tokensBefore(), r.tokensAfter(),
-        r.blocksFreed(), r.reason());
+        r.blocksFreed(), r.reason(), r.weakFits());
   }
 
   private static String reports(List<EvictReport> all) {

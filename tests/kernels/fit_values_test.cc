@@ -1,0 +1,359 @@
+// Values that stay are fitted to queries: against double precision, in any layout and
+// on every target.
+#include "core/kernels/fit_values.h"
+
+#include <criterion/criterion.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "tests/kernels/half_bits.h"
+#include "tests/kernels/key_cases.h"
+#include "tests/kernels/random.h"
+#include "tests/kernels/targets.h"
+#include "tests/oracle/fit.h"
+
+namespace kvevict {
+namespace {
+
+struct Case {
+  uint32_t n_tokens = 0, key_dim = 0, value_dim = 0;
+  uint32_t group = 1, n_queries = 0;  // of each query head
+  std::vector<float> keys, values;
+  std::vector<float> queries;  // [n_queries, group, key_dim]
+  std::vector<float> sinks;    // [group], or empty
+  std::vector<int32_t> keep;
+  float softcap = 0.0f;
+  double ridge = 0.01;
+
+  float scale() const { return 1.0f / std::sqrt(static_cast<float>(key_dim)); }
+  uint32_t n_keep() const { return static_cast<uint32_t>(keep.size()); }
+};
+
+// Half of the queries look for a key of their own; the others are diffuse.
+Case Draw(Random& random, DType dtype, uint32_t n_tokens, uint32_t n_keep,
+          uint32_t n_queries, uint32_t group, uint32_t key_dim,
+          uint32_t value_dim) {
+  Case c;
+  c.n_tokens = n_tokens;
+  c.key_dim = key_dim;
+  c.value_dim = value_dim;
+  c.group = group;
+  c.n_queries = n_queries;
+  c.keys = DrawKeys(random, dtype, n_tokens, key_dim);
+  c.values = DrawKeys(random, dtype, n_tokens, value_dim);
+  for (uint32_t i = 0; i < n_queries * group; ++i) {
+    const float* const key = &c.keys[random.Below(n_tokens) * key_dim];
+    const bool looks = random.Below(2) == 0;
+    for (uint32_t e = 0; e < key_dim; ++e) {
+      c.queries.push_back(random.Gaussian() * 0.5f + (looks ? key[e] : 0.0f));
+    }
+  }
+  std::vector<int32_t> slots(n_tokens);
+  for (uint32_t i = 0; i < n_tokens; ++i) slots[i] = static_cast<int32_t>(i);
+  for (uint32_t i = 0; i < n_keep; ++i) {
+    std::swap(slots[i], slots[i + random.Below(n_tokens - i)]);
+  }
+  c.keep.assign(slots.begin(), slots.begin() + n_keep);
+  std::sort(c.keep.begin(), c.keep.end());
+  return c;
+}
+
+float Element(const RowSource& rows, uint32_t row, uint32_t i) {
+  const uint8_t* at = rows.Row(row) + rows.Element(i);
+  if (rows.dtype == DType::kF32) {
+    float v;
+    std::memcpy(&v, at, sizeof(v));
+    return v;
+  }
+  uint16_t bits;
+  std::memcpy(&bits, at, sizeof(bits));
+  return static_cast<float>(rows.dtype == DType::kF16 ? DecodeF16(bits)
+                                                      : DecodeBF16(bits));
+}
+
+// All values afterwards.
+std::vector<float> Fit(SimdTarget simd, const Case& c, const RowLayout& keys,
+                       const RowLayout& values) {
+  const RowStore key_store(c.keys, c.key_dim, keys);
+  const RowStore value_store(c.values, c.value_dim, values);
+  FitValues fit;
+  Attention& rows = fit.rows;
+  rows.queries.base = reinterpret_cast<const uint8_t*>(c.queries.data());
+  rows.queries.element_stride = sizeof(float);
+  rows.query_head_stride = int64_t{c.key_dim} * 4;
+  rows.queries.row_stride = rows.query_head_stride * c.group;
+  rows.keys = key_store.source();
+  rows.values = value_store.source();
+  rows.group = c.group;
+  rows.k_dim = c.key_dim;
+  rows.v_dim = c.value_dim;
+  rows.n_queries = c.n_queries;
+  rows.n_tokens = c.n_tokens;
+  rows.non_causal = true;
+  rows.scale = c.scale();
+  rows.softcap = c.softcap;
+  if (!c.sinks.empty()) fit.sinks = c.sinks.data();
+  fit.keep = c.keep.data();
+  fit.n_keep = c.n_keep();
+  fit.ridge = c.ridge;
+  const size_t n_bytes = FitScratchBytes(rows, c.n_tokens).value();
+  GuardedPages scratch(n_bytes);
+  std::memset(scratch.data(), 0xff, n_bytes);
+  fit.scratch = scratch.data();
+  FitKeptValues(simd, fit);
+  std::vector<float> after;
+  for (uint32_t t = 0; t < c.n_tokens; ++t) {
+    for (uint32_t e = 0; e < c.value_dim; ++e) {
+      after.push_back(Element(rows.values, t, e));
+    }
+  }
+  return after;
+}
+
+// Half a unit in the last place of a number.
+double StoreError(DType dtype, double v) {
+  const int bits = dtype == DType::kF32 ? 24 : dtype == DType::kF16 ? 11 : 8;
+  return std::abs(v) * std::ldexp(1.0, -bits) +
+         (dtype == DType::kF16 ? 0x1p-25 : 0.0);
+}
+
+struct Expected {
+  std::vector<double> values, bounds;
+  double left;  // of the error of what queries read
+};
+
+Expected ByOracle(const Case& c) {
+  Expected e;
+  e.values.resize(c.keep.size() * c.value_dim);
+  e.bounds.resize(e.values.size());
+  std::vector<float> sinks;
+  for (uint32_t i = 0; i < c.n_queries && !c.sinks.empty(); ++i) {
+    sinks.insert(sinks.end(), c.sinks.begin(), c.sinks.end());
+  }
+  const oracle_fit in = {c.queries.data(),
+                         sinks.empty() ? nullptr : sinks.data(),
+                         c.keys.data(),
+                         c.values.data(),
+                         c.n_queries * c.group,
+                         c.n_tokens,
+                         c.key_dim,
+                         c.value_dim,
+                         double{c.scale()},
+                         double{c.softcap},
+                         c.keep.data(),
+                         c.n_keep(),
+                         c.ridge};
+  e.left = oracle_fit_values(&in, e.values.data(), e.bounds.data());
+  return e;
+}
+
+// Returns how many bounds the largest change is, so that a test can tell that it
+// would have seen none.
+double ExpectAsOracle(const std::string& what, DType dtype, const Case& c,
+                      const Expected& e, const std::vector<float>& got) {
+  size_t t = 0;
+  double most = 0.0;
+  for (uint32_t slot = 0; slot < c.n_tokens; ++slot) {
+    const bool stays = t < c.keep.size() && c.keep[t] == int32_t(slot);
+    for (uint32_t i = 0; i < c.value_dim; ++i) {
+      const size_t at = size_t{slot} * c.value_dim + i;
+      if (!stays) {
+        cr_assert(std::memcmp(&got[at], &c.values[at], sizeof(float)) == 0,
+                  "%s: slot %u changed", what.c_str(), slot);
+        continue;
+      }
+      const double want = e.values[t * c.value_dim + i];
+      const double bound =
+          e.bounds[t * c.value_dim + i] + StoreError(dtype, want);
+      cr_assert(std::abs(got[at] - want) <= bound,
+                "%s: slot %u, element %u is %.9g, not %.9g to %.3g",
+                what.c_str(), slot, i, double{got[at]}, want, bound);
+      most = std::max(most, std::abs(want - c.values[at]) / bound);
+    }
+    t += stays;
+  }
+  return most;
+}
+
+TestSuite(fit_values);
+
+// Tiles, chunks and panels are full and partial, with fewer, as many and more queries
+// than kept rows.
+Test(fit_values, matches_the_oracle) {
+  struct Sizes {
+    uint32_t n_tokens, n_keep, n_queries, group, key_dim, value_dim;
+  };
+  constexpr Sizes kSizes[] = {
+      {2, 1, 1, 1, 1, 1},       {9, 3, 5, 1, 3, 7},
+      {33, 16, 8, 2, 16, 16},   {40, 31, 9, 1, 17, 20},
+      {64, 32, 16, 4, 8, 33},   {100, 33, 70, 1, 64, 32},
+      {130, 65, 65, 1, 40, 24}, {150, 20, 90, 4, 64, 64},
+      {170, 90, 3, 8, 80, 96},  {90, 40, 1, 2, 128, 128}};
+  Random random(TestSeed("fit_values/matches_the_oracle"));
+  double most = 0.0;
+  uint32_t n = 0;
+  for (const DType dtype : kKeyDTypes) {
+    for (const Sizes& s : kSizes) {
+      Case c = Draw(random, dtype, s.n_tokens, s.n_keep, s.n_queries, s.group,
+                    s.key_dim, s.value_dim);
+      if (n % 3 == 1) c.softcap = 3.0f;
+      if (n % 4 == 2) {
+        for (uint32_t g = 0; g < c.group; ++g) c.sinks.push_back(0.5f * g);
+      }
+      if (n % 5 == 3) c.ridge = 1.0;
+      ++n;
+      const Expected e = ByOracle(c);
+      cr_assert(e.left < 1.0, "queries read no better: %g", e.left);
+      ForEachTarget([&](SimdTarget simd) {
+        const std::string what =
+            std::string(simd.name) + ", case " + std::to_string(n);
+        most = std::max(
+            most, ExpectAsOracle(what, dtype, c, e,
+                                 Fit(simd, c, Packed(dtype), Packed(dtype))));
+      });
+    }
+  }
+  cr_assert(most > 1000.0, "changes are at most %g bounds", most);
+}
+
+Test(fit_values, does_not_depend_on_the_layout) {
+  Random random(TestSeed("fit_values/does_not_depend_on_the_layout"));
+  for (const DType dtype : kKeyDTypes) {
+    for (const uint32_t n_keep : {12u, 50u}) {
+      const Case c = Draw(random, dtype, 70, n_keep, 10, 2, 24, 33);
+      ForEachTarget([&](SimdTarget simd) {
+        const std::vector<float> packed =
+            Fit(simd, c, Packed(dtype), Packed(dtype));
+        const std::vector<RowLayout> layouts = EveryLayout(dtype);
+        for (size_t i = 0; i < layouts.size(); ++i) {
+          const RowLayout& other = layouts[(i + 1) % layouts.size()];
+          cr_assert(SameBits(Fit(simd, c, layouts[i], other), packed),
+                    "%s, dtype %d, %s", simd.name, static_cast<int>(dtype),
+                    layouts[i].name);
+        }
+      });
+    }
+  }
+}
+
+// With more kept rows than are gathered at a time, and more queries than attend
+// together. Each system is solved for what the other one solves.
+Test(fit_values, both_systems_have_one_solution) {
+  Random random(TestSeed("fit_values/both_systems_have_one_solution"));
+  Case c = Draw(random, DType::kF32, 700, 600, 299, 2, 32, 16);
+  for (const uint32_t n_queries : {299u, 301u}) {
+    c.n_queries = n_queries;
+    c.queries.resize(size_t{299} * 2 * 32);
+    // Rows of 0 see all keys alike.
+    c.queries.resize(size_t{n_queries} * 2 * 32, 0.0f);
+    const Expected e = ByOracle(c);
+    ForEachTarget([&](SimdTarget simd) {
+      (void)ExpectAsOracle(simd.name, DType::kF32, c, e,
+                           Fit(simd, c, Packed(), Packed()));
+    });
+  }
+}
+
+// By hand: one query weighs two kept rows alike, and reads the mean of three.
+Test(fit_values, is_what_the_formula_says) {
+  Case c;
+  c.n_tokens = 3;
+  c.key_dim = c.value_dim = 1;
+  c.keys = {0, 0, 0};
+  c.values = {1, 2, 6};
+  c.queries = {1};
+  c.n_queries = 1;
+  c.keep = {0, 2};
+  for (const double ridge : {0.01, 1.0}) {
+    c.ridge = ridge;
+    // X = (1/2, 1/2), Y - X V = 3 - 3.5, and both values change alike: by
+    // (X'X + lam) d = X'(Y - X V), so 1/2 d + ridge / 4 d = -1/4.
+    const double change = -0.25 / (0.5 + ridge * 0.25);
+    ForEachTarget([&](SimdTarget simd) {
+      const std::vector<float> got = Fit(simd, c, Packed(), Packed());
+      cr_assert(std::abs(got[0] - (1 + change)) < 1e-6, "%.9g", got[0]);
+      cr_assert(std::abs(got[2] - (6 + change)) < 1e-6, "%.9g", got[2]);
+      cr_assert_eq(got[1], 2.0f);
+    });
+  }
+}
+
+// What is not a number stays where it is.
+Test(fit_values, numbers_that_are_not_finite) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  Random random(TestSeed("fit_values/numbers_that_are_not_finite"));
+  const Case c = Draw(random, DType::kF32, 60, 20, 30, 1, 16, 8);
+  int32_t gone = 0;
+  while (std::count(c.keep.begin(), c.keep.end(), gone) > 0) ++gone;
+  ForEachTarget([&](SimdTarget simd) {
+    Case with = c;
+    with.keys[static_cast<size_t>(c.keep[3]) * 16] = kNan;
+    cr_assert(SameBits(Fit(simd, with, Packed(), Packed()), with.values),
+              "%s: a key", simd.name);
+    const std::vector<float> plain = Fit(simd, c, Packed(), Packed());
+    for (const float x : {kInfinity, kNan}) {
+      with = c;
+      with.values[static_cast<size_t>(gone) * 8 + 2] = x;
+      const std::vector<float> got = Fit(simd, with, Packed(), Packed());
+      for (const int32_t slot : c.keep) {
+        for (size_t e = 0; e < 8; ++e) {
+          const size_t at = static_cast<size_t>(slot) * 8 + e;
+          const float want = e == 2 ? c.values[at] : plain[at];
+          cr_assert_eq(got[at], want, "%s: slot %d, element %zu", simd.name,
+                       slot, e);
+        }
+      }
+    }
+  });
+}
+
+// A value that f16 cannot hold is not written.
+Test(fit_values, values_beyond_the_dtype_stay) {
+  Case c;
+  c.n_tokens = 2;
+  c.key_dim = c.value_dim = 1;
+  c.keys = {0, 0};
+  c.values = {60000, 65504};
+  c.queries = {1};
+  c.n_queries = 1;
+  c.keep = {0};
+  c.ridge = 1e-6;
+  // One value reads as itself: the mean of both is wanted.
+  ForEachTarget([&](SimdTarget simd) {
+    const DType f16 = DType::kF16;
+    cr_assert_eq(Fit(simd, c, Packed(f16), Packed(f16))[0], 62752.0f);
+    Case far = c;
+    far.n_tokens = 3;
+    far.keys = {0, 8, 8};
+    far.values = {60000, 65504, 30000};
+    far.queries = {0, 1};
+    far.n_queries = 2;
+    far.keep = {0, 1};
+    // Slot 1 would have to grow to carry slot 0's share.
+    far.values[0] = -60000;
+    far.values[2] = 65504;
+    const std::vector<float> got = Fit(simd, far, Packed(f16), Packed(f16));
+    cr_assert_eq(got[1], 65504.0f, "%s: %g", simd.name, double{got[1]});
+    cr_assert_neq(got[0], -60000.0f);
+  });
+}
+
+Test(fit_values, nothing_changes_without_queries_or_losses) {
+  Random random(TestSeed("fit_values/nothing_changes"));
+  Case c = Draw(random, DType::kF32, 30, 30, 10, 1, 8, 8);
+  ForEachTarget([&](SimdTarget simd) {
+    cr_assert(SameBits(Fit(simd, c, Packed(), Packed()), c.values));
+    Case none = c;
+    none.keep.clear();
+    cr_assert(SameBits(Fit(simd, none, Packed(), Packed()), c.values));
+  });
+}
+
+}  // namespace
+}  // namespace kvevict
