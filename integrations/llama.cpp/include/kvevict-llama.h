@@ -34,9 +34,10 @@
  *   windows and recurrent state are left as they are. kvevict numbers the
  *   evicted layers from 0, see kvevict_llama_layer().
  * - Memory: an adapter holds the queries that score (for expected-attention
- *   their products, n_q_heads * k_head_dim^2 f32 for each layer and sequence),
- *   the workspace of an eviction, and for an eviction in place a copy of the
- *   rows that stay. It keeps all of this for the next eviction.
+ *   their products, about 4 * n_q_heads * k_head_dim^2 bytes for each layer and
+ *   sequence, or once with a calibration, beside its bytes), the workspace of
+ *   an eviction, and for an eviction in place a copy of the rows that stay. It
+ *   keeps all of this for the next eviction.
  * - Removed and shifted cells: the application may remove the tail of a
  *   sequence or all of it. The next llama_decode() notices other removed cells
  *   and shifted positions (llama_memory_seq_add(), _seq_div(), context shift).
