@@ -1,6 +1,7 @@
 #include "cuda/launch.h"
 
 #include "cuda/device_state.h"
+#include "cuda/kernels/lag.h"
 #include "cuda/kernels/params.h"
 #include "cuda/kernels/pool_select.h"
 
@@ -20,10 +21,11 @@ Status EnterStream(const DeviceState& device, CUstream stream,
 ModuleKey KeyOf(const Context& context, ModuleId id) {
   ModuleKey key;
   key.module = id;
+  const auto sm = static_cast<uint32_t>(DeviceOf(context).sm());
   if (id == ModuleId::pool_select) {
-    const auto sm = static_cast<uint32_t>(DeviceOf(context).sm());
     key.dynamic_shared_bytes = MostPoolSelectBytes(sm);
   }
+  if (id == ModuleId::lag) key.dynamic_shared_bytes = MostLagBytes(sm);
   return key;
 }
 

@@ -23,7 +23,15 @@ bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
 LagRows LagRowsOf(const kvevict_view& view, const kvevict_plane& plane) {
   const uint32_t dim = plane.head_dim;
   return {RowsOf(view, plane), 1.0f / static_cast<float>(dim),
-          dim == 1 ? 0.0f : kLog2ESquared / static_cast<float>(dim - 1)};
+          dim == 1 ? 0.0f : kLog2ESquared / static_cast<float>(dim - 1), 0, 0};
+}
+
+// The partitions of a block that keeps rows. Where there are few, they go to many
+// blocks, though each of these reads one more.
+uint32_t RunOf(uint64_t n_partitions) {
+  constexpr uint64_t kManyBlocks = 1024;
+  return static_cast<uint32_t>(
+      std::clamp<uint64_t>(n_partitions / kManyBlocks, 1, 8));
 }
 
 Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
@@ -57,9 +65,21 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
       context, ModuleId::lag, KindsOf(p.keys.rows) | KindsOf(p.values.rows));
   const uint32_t n_partitions = LagPartitions(longest, p.n_sink, p.partition);
   if (n_partitions > 1) {
-    KV_RETURN_IF_ERROR(Launch(
-        context, stream, reader, KernelId::lag_spreads,
-        {n_partitions - 1, g.n_kv_heads, 2 * p.n_layers, kLagThreads}, p));
+    uint32_t shared_bytes = 0;
+    for (LagRows* const rows : {&p.keys, &p.values}) {
+      const uint32_t bytes =
+          LagKeptBytes(rows->rows, p.partition, reader.dynamic_shared_bytes);
+      rows->is_kept = bytes != 0 ? 1 : 0;
+      shared_bytes = std::max(shared_bytes, bytes);
+    }
+    const uint32_t n = n_partitions - 1;
+    p.run = shared_bytes == 0
+                ? 1
+                : RunOf(uint64_t{n} * g.n_kv_heads * 2 * p.n_layers);
+    KV_RETURN_IF_ERROR(Launch(context, stream, reader, KernelId::lag_spreads,
+                              {(n + p.run - 1) / p.run, g.n_kv_heads,
+                               2 * p.n_layers, kLagThreads, shared_bytes},
+                              p));
   }
   return Launch(context, stream, reader, KernelId::lag_ranks,
                 {std::max(2u, n_partitions) - 1, g.n_kv_heads, p.n_layers,

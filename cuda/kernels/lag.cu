@@ -99,7 +99,7 @@ KV_DEVICE float LagSpread(float sum, float squares, const LagRows& rows) {
                                                : ToFloat<kF32>(kNaNBits);
 }
 
-// The work of a block of lag_spreads.
+// The work of a block of lag_spreads: partitions [0, n), each by the next one.
 struct LagPart {
   const LagRows& rows;
   uint64_t base;  // slot 0, head 0
@@ -107,128 +107,308 @@ struct LagPart {
   uint32_t head;
   uint32_t first;      // first slot
   uint32_t partition;  // slots
-  uint64_t spreads;    // f32, at slot `first`; sums before the last piece
-  uint64_t squares;    // likewise; unused for rows of one piece
+  uint32_t n;
+  uint64_t spreads;  // f32, at slot `first`; sums before the last piece
+  uint64_t squares;  // likewise; unused for rows of one piece
 
   KV_DEVICE CacheRow Row(uint32_t slot) const {
     return FindRow(rows.rows, base, block_table, head, slot);
   }
-  // Loads rows r, r + kLagRows, ... of the partition that begins at slot
-  // `begin`, all at once. Row r stands for those past the end.
-  template <class Tag, uint32_t kAtOnce>
-  KV_DEVICE void Load(const LagPiece<Tag>& channels, uint32_t begin, uint32_t r,
+  // The first slot of partition q.
+  KV_DEVICE uint32_t Begin(uint32_t q) const { return first + q * partition; }
+};
+
+// Ranges of a piece's channels, in shared memory.
+struct LagRanges {
+  float* least;     // [kLagWarps, kLagPieceDims]
+  float* greatest;  // likewise
+  float* base;      // [kLagPieceDims]
+  float* scale;     // likewise
+
+  // Joins what all threads found for kLagDims channels each, channel(i) of the
+  // piece. Lanes kLagLanes apart have the same channels.
+  template <class Channel>
+  KV_DEVICE void Join(const float (&low)[kLagDims],
+                      const float (&high)[kLagDims],
+                      const Channel& channel) const {
+#pragma unroll
+    for (uint32_t i = 0; i < kLagDims; ++i) {
+      const float l = ShuffleXor(low[i], kLagLanes);
+      const float h = ShuffleXor(high[i], kLagLanes);
+      if (threadIdx.x % 32 >= kLagLanes) continue;
+      const uint32_t place = threadIdx.x / 32 * kLagPieceDims + channel(i);
+      least[place] = l < low[i] ? l : low[i];
+      greatest[place] = h > high[i] ? h : high[i];
+    }
+    BlockSync();
+    if (threadIdx.x < kLagPieceDims) LagRange(least, greatest, base, scale);
+    BlockSync();
+  }
+};
+
+KV_DEVICE void LagWiden(float v, float& low, float& high) {
+  low = v < low ? v : low;
+  high = v > high ? v : high;
+}
+
+// Rows that are loaded from the cache whenever they are needed, by elements.
+template <class Tag>
+struct LagLoadedRows {
+  // Rows of a thread on their way, so that memory stays busy.
+  static constexpr uint32_t kAtOnce = Tag::kIsPlain ? 4 : 1;
+
+  const LagPart& part;
+  const LagPiece<Tag> channels;
+
+  KV_DEVICE LagLoadedRows(const LagPart& of, uint8_t*, uint32_t piece)
+      : part(of), channels{of.rows.rows, piece + threadIdx.x % kLagLanes} {}
+
+  // Channel i of those that Widen() takes.
+  KV_DEVICE static uint32_t Channel(uint32_t i) {
+    return threadIdx.x % kLagLanes + i * kLagLanes;
+  }
+  KV_DEVICE void Start() const {}
+  // Loads rows r, r + kLagRows, ... of a partition, all at once. Row r stands
+  // for those past the end.
+  KV_DEVICE void Load(uint32_t q, uint32_t r,
                       float (&x)[kAtOnce][kLagDims]) const {
     CacheRow found[kAtOnce];
 #pragma unroll
     for (uint32_t n = 0; n < kAtOnce; ++n) {
       const uint32_t at = r + n * kLagRows;
-      found[n] = Row(begin + (at < partition ? at : r));
+      found[n] = part.Row(part.Begin(q) + (at < part.partition ? at : r));
     }
 #pragma unroll
     for (uint32_t n = 0; n < kAtOnce; ++n) channels.Load(found[n], x[n]);
   }
+  // Widens ranges to the thread's rows of partition q.
+  KV_DEVICE void Widen(uint32_t q, float (&low)[kLagDims],
+                       float (&high)[kLagDims]) const {
+    float x[kAtOnce][kLagDims] = {};
+    for (uint32_t r = threadIdx.x / kLagLanes; r < part.partition;
+         r += kAtOnce * kLagRows) {
+      Load(q, r, x);
+#pragma unroll
+      for (uint32_t n = 0; n < kAtOnce; ++n) {
+#pragma unroll
+        for (uint32_t k = 0; k < kLagDims; ++k) {
+          LagWiden(x[n][k], low[k], high[k]);
+        }
+      }
+    }
+  }
+  // Gets rows first, first + kLagRows, ... of partition q.
+  KV_DEVICE void Get(uint32_t q, uint32_t first,
+                     float (&x)[kAtOnce][kLagDims]) const {
+    if (first < part.partition) Load(q, first, x);
+  }
 };
 
+// Rows that are loaded once, 16 bytes at a time, and kept in shared memory: a
+// partition and the next one. A row's place is taken by that of the partition
+// after these as soon as it has been read. A thread copies parts of the rows
+// that it and the other lanes of the row read.
 template <class Tag>
-KV_DEVICE void LagSpreadsOf(const LagPart& part, float* least, float* greatest,
-                            float* base, float* scale) {
+struct LagKeptRows {
+  static constexpr uint32_t kAtOnce = 4;
+  static constexpr uint32_t kLoads = kLagDims / Tag::kPer16;  // of a lane
+
+  const LagPart& part;
+  const LagPiece<Tag> channels;
+  uint8_t* const memory;  // two partitions
+  LagPairs pairs;
+  uint32_t first_load;  // of the piece
+  uint32_t n_loads;
+
+  KV_DEVICE LagKeptRows(const LagPart& of, uint8_t* shared, uint32_t piece)
+      : part(of),
+        channels{of.rows.rows, piece + threadIdx.x % kLagLanes},
+        memory(shared),
+        pairs(LagPairsOf(of.rows.rows)),
+        first_load(piece / Tag::kPer16) {
+    const uint32_t rest = of.rows.rows.head_dim - piece;
+    n_loads = (rest < kLagPieceDims ? rest : kLagPieceDims) / Tag::kPer16;
+  }
+
+  KV_DEVICE static uint32_t Channel(uint32_t i) {
+    const uint32_t load = threadIdx.x % kLagLanes + i / Tag::kPer16 * kLagLanes;
+    return load * Tag::kPer16 + i % Tag::kPer16;
+  }
+  KV_DEVICE uint8_t* Place(uint32_t q, uint32_t r) const {
+    const uint32_t n = part.partition / 2 + part.partition % 2;
+    return memory + (q % 2 * n + r / 2) * pairs.bytes +
+           r % 2 * pairs.second_row;
+  }
+  // Starts copying rows first, first + kLagRows, ... of partition q.
+  KV_DEVICE void Copy(uint32_t q, uint32_t first) const {
+    const CacheRows& rows = part.rows.rows;
+    uint64_t from[kAtOnce];
+#pragma unroll
+    for (uint32_t n = 0; n < kAtOnce; ++n) {
+      const uint32_t r = first + n * kLagRows;
+      from[n] = r < part.partition ? part.Row(part.Begin(q) + r).address : 0;
+    }
+#pragma unroll
+    for (uint32_t n = 0; n < kAtOnce; ++n) {
+      if (from[n] == 0) continue;
+#pragma unroll
+      for (uint32_t j = 0; j < kLoads; ++j) {
+        const uint32_t i = threadIdx.x % kLagLanes + j * kLagLanes;
+        if (i >= n_loads) continue;
+        CopyAsync16(Place(q, first + n * kLagRows) + i * 16,
+                    from[n] + uint64_t{first_load + i} * rows.wide, true);
+      }
+    }
+  }
+  KV_DEVICE void Start() const {
+    for (uint32_t q = 0; q < 2; ++q) {
+      for (uint32_t r = threadIdx.x / kLagLanes; r < part.partition;
+           r += kAtOnce * kLagRows) {
+        Copy(q, r);
+      }
+    }
+  }
+  // The thread needs only what it has copied itself. After the barriers of
+  // LagRanges::Join() it may read all of its rows.
+  KV_DEVICE void Widen(uint32_t q, float (&low)[kLagDims],
+                       float (&high)[kLagDims]) const {
+    CopyAsyncCommit();
+    CopyAsyncWait<0>();
+#pragma unroll 4
+    for (uint32_t r = threadIdx.x / kLagLanes; r < part.partition;
+         r += kLagRows) {
+      const auto* const from = reinterpret_cast<const Bytes16*>(Place(q, r));
+#pragma unroll
+      for (uint32_t j = 0; j < kLoads; ++j) {
+        const uint32_t i = threadIdx.x % kLagLanes + j * kLagLanes;
+        if (i >= n_loads) continue;
+        float v[Tag::kPer16];
+        Unpack(Tag(), CacheRow{}, from[i], v);
+#pragma unroll
+        for (uint32_t e = 0; e < Tag::kPer16; ++e) {
+          LagWiden(v[e], low[j * Tag::kPer16 + e], high[j * Tag::kPer16 + e]);
+        }
+      }
+    }
+  }
+  KV_DEVICE void Get(uint32_t q, uint32_t first,
+                     float (&x)[kAtOnce][kLagDims]) const {
+#pragma unroll
+    for (uint32_t n = 0; n < kAtOnce; ++n) {
+      const uint32_t r = first + n * kLagRows;
+      const uint8_t* const from = Place(q, r);
+#pragma unroll
+      for (uint32_t k = 0; k < kLagDims; ++k) {
+        if (r >= part.partition || !channels.Has(k)) continue;
+        const uint32_t i = threadIdx.x % kLagLanes + k * kLagLanes;
+        x[n][k] = ToFloat<Tag::kValue>(
+            Tag::kBytes == 4 ? reinterpret_cast<const uint32_t*>(from)[i]
+                             : reinterpret_cast<const uint16_t*>(from)[i]);
+      }
+    }
+    WarpSync();  // all lanes have read what is overwritten
+    if (q + 2 <= part.n) Copy(q + 2, first);
+  }
+};
+
+// Stores the sums of row `row` of the part over a piece's channels, or the
+// spread after the last piece. By all lanes of the row, which exists or not.
+template <class Tag>
+KV_DEVICE void LagAddRow(const LagPart& part, const LagPiece<Tag>& channels,
+                         const float (&x)[kLagDims],
+                         const float (&bases)[kLagDims],
+                         const float (&scales)[kLagDims], bool exists,
+                         uint32_t row) {
   const uint32_t lane = threadIdx.x % kLagLanes;
-  const uint32_t row = threadIdx.x / kLagLanes;
+  const uint32_t piece = channels.first - lane;
+  float sum = 0.0f;
+  float squares = 0.0f;
+#pragma unroll
+  for (uint32_t k = 0; k < kLagDims; ++k) {
+    if (!channels.Has(k)) continue;
+    const float v = Fma(x[k] - bases[k], scales[k], -0.5f);
+    sum += v;
+    squares = Fma(v, v, squares);
+  }
+  sum = SumOverLanes(sum, kLagLanes);
+  squares = SumOverLanes(squares, kLagLanes);
+  if (!exists || lane != 0) return;
+  const uint64_t offset = uint64_t{row} * sizeof(float);
+  if (piece > 0) {
+    sum = LoadGlobal<float>(part.spreads + offset) + sum;
+    squares = LoadGlobal<float>(part.squares + offset) + squares;
+  }
+  if (part.rows.rows.head_dim - piece <= kLagPieceDims) {
+    sum = LagSpread(sum, squares, part.rows);
+  } else {
+    StoreGlobal(part.squares + offset, squares);
+  }
+  StoreGlobal(part.spreads + offset, sum);
+}
+
+template <class Tag, template <class> class Rows>
+KV_DEVICE void LagSpreadsOf(const LagPart& part, const LagRanges& ranges,
+                            uint8_t* memory) {
+  constexpr uint32_t kAtOnce = Rows<Tag>::kAtOnce;
+  const uint32_t lane = threadIdx.x % kLagLanes;
   const uint32_t dim = part.rows.rows.head_dim;
-  // Rows of a thread on their way, so that memory stays busy.
-  constexpr uint32_t kAtOnce = Tag::kIsPlain ? 4 : 1;
   for (uint32_t piece = 0; piece < dim; piece += kLagPieceDims) {
-    const LagPiece<Tag> channels{part.rows.rows, piece + lane};
-    float x[kAtOnce][kLagDims] = {};
-    float low[kLagDims], high[kLagDims];
+    const Rows<Tag> rows(part, memory, piece);
+    rows.Start();
+    for (uint32_t q = 0; q < part.n; ++q) {
+      float low[kLagDims], high[kLagDims];
 #pragma unroll
-    for (uint32_t k = 0; k < kLagDims; ++k) {
-      low[k] = ToFloat<kF32>(kInfinityBits);
-      high[k] = -low[k];
-    }
-    for (uint32_t r = row; r < part.partition; r += kAtOnce * kLagRows) {
-      part.Load(channels, part.first + part.partition, r, x);
-#pragma unroll
-      for (uint32_t n = 0; n < kAtOnce; ++n) {
-#pragma unroll
-        for (uint32_t k = 0; k < kLagDims; ++k) {
-          low[k] = x[n][k] < low[k] ? x[n][k] : low[k];
-          high[k] = x[n][k] > high[k] ? x[n][k] : high[k];
-        }
+      for (uint32_t k = 0; k < kLagDims; ++k) {
+        low[k] = ToFloat<kF32>(kInfinityBits);
+        high[k] = -low[k];
       }
-    }
+      rows.Widen(q + 1, low, high);
+      ranges.Join(low, high, [](uint32_t i) { return Rows<Tag>::Channel(i); });
+      float bases[kLagDims], scales[kLagDims];
 #pragma unroll
-    for (uint32_t k = 0; k < kLagDims; ++k) {
-      const float l = ShuffleXor(low[k], kLagLanes);
-      const float h = ShuffleXor(high[k], kLagLanes);
-      if (threadIdx.x % 32 >= kLagLanes) continue;
-      const uint32_t place =
-          threadIdx.x / 32 * kLagPieceDims + lane + k * kLagLanes;
-      least[place] = l < low[k] ? l : low[k];
-      greatest[place] = h > high[k] ? h : high[k];
-    }
-    BlockSync();
-    if (threadIdx.x < kLagPieceDims) LagRange(least, greatest, base, scale);
-    BlockSync();
-    float bases[kLagDims], scales[kLagDims];
-#pragma unroll
-    for (uint32_t k = 0; k < kLagDims; ++k) {
-      bases[k] = base[lane + k * kLagLanes];
-      scales[k] = scale[lane + k * kLagLanes];
-    }
-    for (uint32_t first = 0; first < part.partition;
-         first += kAtOnce * kLagRows) {
-      if (first + row < part.partition) {
-        part.Load(channels, part.first, first + row, x);
+      for (uint32_t k = 0; k < kLagDims; ++k) {
+        bases[k] = ranges.base[lane + k * kLagLanes];
+        scales[k] = ranges.scale[lane + k * kLagLanes];
       }
+      for (uint32_t first = 0; first < part.partition;
+           first += kAtOnce * kLagRows) {
+        const uint32_t row = first + threadIdx.x / kLagLanes;
+        float x[kAtOnce][kLagDims] = {};
+        rows.Get(q, row, x);
 #pragma unroll
-      for (uint32_t n = 0; n < kAtOnce; ++n) {
-        const uint32_t r = first + n * kLagRows + row;
-        float sum = 0.0f;
-        float squares = 0.0f;
-#pragma unroll
-        for (uint32_t k = 0; k < kLagDims; ++k) {
-          if (!channels.Has(k)) continue;
-          const float v = Fma(x[n][k] - bases[k], scales[k], -0.5f);
-          sum += v;
-          squares = Fma(v, v, squares);
+        for (uint32_t n = 0; n < kAtOnce; ++n) {
+          const uint32_t r = row + n * kLagRows;
+          LagAddRow(part, rows.channels, x[n], bases, scales,
+                    r < part.partition, q * part.partition + r);
         }
-        sum = SumOverLanes(sum, kLagLanes);
-        squares = SumOverLanes(squares, kLagLanes);
-        if (r >= part.partition || lane != 0) continue;
-        const uint64_t offset = uint64_t{r} * sizeof(float);
-        if (piece > 0) {
-          sum = LoadGlobal<float>(part.spreads + offset) + sum;
-          squares = LoadGlobal<float>(part.squares + offset) + squares;
-        }
-        if (dim - piece <= kLagPieceDims) {
-          sum = LagSpread(sum, squares, part.rows);
-        } else {
-          StoreGlobal(part.squares + offset, squares);
-        }
-        StoreGlobal(part.spreads + offset, sum);
       }
     }
   }
 }
 
-// Grid (partitions that have one after them, of the longest head, n_kv_heads, 2
-// n_layers: keys, values). 16 lanes share a row, each with every 16th channel,
-// whose range it finds in the next partition and keeps in registers. A thread
-// has its elements of four rows on their way. Reads every row twice, the second
-// time by the next block, and writes 4 bytes per row.
+// Grid (runs of p.run partitions that have one after them, of the longest head,
+// n_kv_heads, 2 n_layers: keys, values). 16 lanes share a row, each with every
+// 16th channel, whose range the block finds in the next partition. From sm_80
+// on, rows with loads of 16 bytes whose partitions fit are kept in dynamic
+// shared memory, so that a block reads the rows of its partitions and the next
+// once. Other rows are read twice, and a thread has its elements of four of them
+// on their way. Writes 4 bytes per row. 9 KiB of static shared memory.
 KV_KERNEL(lag_spreads, LagParams, kLagThreads, 2) {
+  KV_DYNAMIC_SHARED(memory);
   KV_SHARED(float, least, kLagWarps* kLagPieceDims);
   KV_SHARED(float, greatest, kLagWarps* kLagPieceDims);
   KV_SHARED(float, base, kLagPieceDims);
   KV_SHARED(float, scale, kLagPieceDims);
+  const LagRanges ranges{least, greatest, base, scale};
   const uint32_t l = blockIdx.z / 2;
   const uint32_t is_values = blockIdx.z % 2;
   const uint32_t head = blockIdx.y;
   const LagLayer& layer = p.layers[l];
   const LagHead tokens(p, layer, head);
-  if (blockIdx.x >= tokens.n_ranked) return;
-  const uint32_t first = p.n_sink + blockIdx.x * p.partition;
+  const uint32_t begin = blockIdx.x * p.run;
+  if (begin >= tokens.n_ranked) return;
+  const uint32_t rest = tokens.n_ranked - begin;
+  const uint32_t first = p.n_sink + begin * p.partition;
   const uint64_t offset = uint64_t{first} * sizeof(float);
   const LagRows& rows = is_values != 0 ? p.values : p.keys;
   const LagPart part{
@@ -238,10 +418,18 @@ KV_KERNEL(lag_spreads, LagParams, kLagThreads, 2) {
       head,
       first,
       p.partition,
+      p.run < rest ? p.run : rest,
       (is_values != 0 ? LagScratch(p, 0, l, head) : tokens.scores) + offset,
       LagScratch(p, 1 + is_values, l, head) + offset};
   WithDType(rows.rows.dtype, [&](auto tag) {
-    LagSpreadsOf<decltype(tag)>(part, least, greatest, base, scale);
+    using Tag = decltype(tag);
+    if constexpr (kArch >= 800 && Tag::kIsPlain) {
+      if (rows.is_kept != 0) {
+        LagSpreadsOf<Tag, LagKeptRows>(part, ranges, memory);
+        return;
+      }
+    }
+    LagSpreadsOf<Tag, LagLoadedRows>(part, ranges, memory);
   });
 }
 
@@ -334,8 +522,9 @@ KV_DEVICE void LagRank(uint32_t n, uint64_t scores, uint64_t values,
   }
 }
 
-// Grid (as lag_spreads, but at least one block, n_kv_heads, n_layers). A block
-// ranks a partition, and does its part of the tokens that are not ranked.
+// Grid (partitions that have one after them, of the longest head, but at least
+// one block, n_kv_heads, n_layers). A block ranks a partition, and does its part
+// of the tokens that are not ranked.
 KV_KERNEL(lag_ranks, LagParams, kLagRankThreads, 8) {
   const uint32_t head = blockIdx.y;
   const LagLayer& layer = p.layers[blockIdx.z];

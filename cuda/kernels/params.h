@@ -27,6 +27,15 @@ namespace kvevict::cuda {
 #include "core/dtypes.inc"
 #undef KVEVICT_DTYPE
 
+// The shared memory of a multiprocessor. sm is 80 for compute capability 8.0.
+constexpr uint32_t SharedKilobytes(uint32_t sm) {
+  return sm < 75                ? 96
+         : sm < 80              ? 64
+         : sm == 80 || sm == 87 ? 164
+         : sm < 90 || sm >= 120 ? 100
+                                : 228;
+}
+
 // The floating-point dtypes, a bit for each.
 enum : uint32_t {
   kPlainDTypes = 0

@@ -32,15 +32,9 @@ constexpr uint32_t PoolSelectBytes(uint32_t n_tokens) {
 }
 
 // Half of a multiprocessor's shared memory, minus 1 KB that the system takes of
-// it, so that two lists at work hide each other's barriers. sm is 80 for
-// compute capability 8.0.
+// it, so that two lists at work hide each other's barriers.
 constexpr uint32_t MostPoolSelectBytes(uint32_t sm) {
-  const uint32_t kilobytes = sm < 75                ? 96
-                             : sm < 80              ? 64
-                             : sm == 80 || sm == 87 ? 164
-                             : sm < 90 || sm >= 120 ? 100
-                                                    : 228;
-  return (kilobytes / 2 - 1) * 1024;
+  return (SharedKilobytes(sm) / 2 - 1) * 1024;
 }
 
 constexpr uint32_t MostPoolSelectTokens(uint32_t sm) {

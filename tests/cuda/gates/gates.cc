@@ -255,6 +255,8 @@ void CheckKernels(const Variant& variant, const Compiled& compiled,
     Expect(wanted.erase(kernel.name) == 1,
            "%s: code, but no kernel of the list", kernel.name.c_str());
     const KernelUse& use = uses[kernel.name];
+    const bool has_dynamic =
+        variant.dynamic_kernel.empty() || variant.dynamic_kernel == kernel.name;
     KernelFigures figures = {
         .form = variant.form(),
         .kernel = kernel.name,
@@ -263,7 +265,7 @@ void CheckKernels(const Variant& variant, const Compiled& compiled,
         .n_threads = std::max(kernel.max_threads, 1u),
         .n_registers = static_cast<uint32_t>(std::max(use.n_registers, 0)),
         .shared_bytes = static_cast<uint32_t>(use.shared_bytes) +
-                        variant.dynamic_shared_bytes,
+                        (has_dynamic ? variant.dynamic_shared_bytes : 0),
         .module_bytes = compiled.image.size(),
         .n_blocks = 0,
         .slots = {}};

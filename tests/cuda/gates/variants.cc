@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "cuda/kernels/attention_mma.h"
+#include "cuda/kernels/lag.h"
 #include "cuda/kernels/pool_select.h"
 #include "cuda/kernels/window_attention.h"
 #include "tests/cuda/gates/prediction.h"
@@ -315,6 +316,19 @@ Variant Make(const TensorAttention& a) {
   return variant;
 }
 
+// The shared memory of a block with the partitions of its launch, which are on
+// their way.
+void KeepPartitions(Variant* lag) {
+  constexpr uint32_t kPartition = 128;
+  CacheRows rows{};
+  rows.dtype = kBF16;
+  rows.head_dim = kFlagship.head_dim;
+  rows.wide = 16;
+  lag->dynamic_shared_bytes = LagKeptBytes(rows, kPartition, UINT32_MAX);
+  lag->dynamic_kernel = "lag_spreads";
+  lag->n_tile_bytes = size_t{2} * kPartition * rows.head_dim;
+}
+
 }  // namespace
 
 std::string Variant::name() const {
@@ -354,6 +368,9 @@ std::vector<Variant> VariantsFor(int sm) {
       if (module == ModuleId::pool_select) {
         variants.back().dynamic_shared_bytes =
             MostPoolSelectBytes(static_cast<uint32_t>(sm));
+      }
+      if (module == ModuleId::lag && sm >= 80) {
+        KeepPartitions(&variants.back());
       }
     }
   }

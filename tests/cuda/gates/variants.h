@@ -3,6 +3,7 @@
 #define KVEVICT_TESTS_CUDA_GATES_VARIANTS_H_
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cuda/kernel_text.h"
@@ -29,6 +30,7 @@ struct Variant {
   uint32_t n_most_registers = 128;    // of a thread, of blocks of 256
   size_t n_tile_bytes = 0;            // on their way while one is multiplied
   uint32_t dynamic_shared_bytes = 0;  // the most
+  std::string_view dynamic_kernel;    // whose these are; empty: all kernels
   bool is_flagship = false;           // the scorer of prediction.h
 
   std::string name() const;

@@ -20,6 +20,8 @@ struct Case {
   uint32_t rare;  // see RandomRows()
   uint32_t n_numbers;
   bool ranks;
+  uint32_t run;
+  uint32_t most_bytes;  // of shared memory
 };
 
 struct Layer {
@@ -30,13 +32,16 @@ struct Layer {
   std::vector<float> scores;
 };
 
+uint32_t n_kept = 0;  // planes whose rows were kept in shared memory
+
 constexpr float kUntouched = 77.0f;
 constexpr float kLog2ESquared = 2.08136898f;
 
 cuda::LagRows RowsOf(const PlaneShape& s) {
   return {s.cache_rows(), 1.0f / static_cast<float>(s.head_dim),
           s.head_dim == 1 ? 0.0f
-                          : kLog2ESquared / static_cast<float>(s.head_dim - 1)};
+                          : kLog2ESquared / static_cast<float>(s.head_dim - 1),
+          0, 0};
 }
 
 std::vector<float> OnCpu(const Case& c, const Layer& layer, uint32_t head,
@@ -98,8 +103,20 @@ void Check(const Case& c, uint32_t n_layers, Random& random, uint32_t turn) {
   const uint32_t n_partitions =
       cuda::LagPartitions(p.scratch_stride, c.n_sink, c.partition);
   if (n_partitions > 1) {
-    Run(cuda::lag_spreads, {n_partitions - 1, n_heads, 2 * n_layers},
-        cuda::kLagThreads, p, Schedule(turn));
+    uint32_t shared_bytes = 0;
+    for (cuda::LagRows* const rows : {&p.keys, &p.values}) {
+      const uint32_t bytes =
+          cuda::LagKeptBytes(rows->rows, c.partition, c.most_bytes);
+      rows->is_kept = bytes != 0 ? 1 : 0;
+      n_kept += rows->is_kept;
+      shared_bytes = std::max(shared_bytes, bytes);
+    }
+    p.run = c.run;
+    const uint32_t n_runs = (n_partitions - 1 + c.run - 1) / c.run;
+    const std::string error =
+        simt::Launch(cuda::lag_spreads, {n_runs, n_heads, 2 * n_layers},
+                     {cuda::kLagThreads}, shared_bytes, p, Schedule(turn));
+    if (!error.empty()) Fail("case %u: %s", turn, error.c_str());
   }
   Run(cuda::lag_ranks, {std::max(2u, n_partitions) - 1, n_heads, n_layers},
       cuda::kLagRankThreads, p, Schedule(turn));
@@ -117,6 +134,19 @@ void Check(const Case& c, uint32_t n_layers, Random& random, uint32_t turn) {
       }
     }
   }
+}
+
+// Rows of floats with loads of 16 bytes.
+PlaneShape RowsToKeep(uint32_t n, uint32_t n_heads, uint32_t n_most,
+                      Random& random) {
+  constexpr uint32_t kDTypes[] = {cuda::kBF16, cuda::kF32, cuda::kF16};
+  constexpr uint32_t kDims[] = {128, 8, 64, 80, 136, 256, 304};
+  PlaneShape s =
+      RandomPlane(kDTypes[n % std::size(kDTypes)], kDims[n % std::size(kDims)],
+                  n_heads, n_most, random);
+  s.gap = 0;
+  s.transposed = false;
+  return s;
 }
 
 void TestScores() {
@@ -139,12 +169,19 @@ void TestScores() {
     c.values = RandomPlane(AnyDType(random),
                            is_long ? 5 : kDims[random.Below(std::size(kDims))],
                            n_heads, n_most, random);
+    if (turn % 3 == 0) {
+      c.keys = RowsToKeep(turn / 3, n_heads, n_most, random);
+      c.values = RowsToKeep(random.Below(99), n_heads, n_most, random);
+    }
     c.values.block_size = c.keys.block_size;
     c.values.table_heads = c.keys.table_heads;
     c.has_counts = random.Below(2) == 0;
     if (random.Below(4) == 0) c.rare = 300;
     c.n_numbers = turn % 5 == 0 ? 1 + random.Below(3) : 511;
     c.ranks = turn % 6 != 5;
+    c.run = 1 + random.Below(4);
+    // Some partitions do not fit.
+    c.most_bytes = turn % 5 == 1 ? 2048 : cuda::MostLagBytes(80);
     Check(c, 1 + turn % 3, random, turn);
   }
 }
@@ -160,4 +197,5 @@ bool CpuHasFusedMultiplyAdd() {
 int main() {
   if (!kvevict::CpuHasFusedMultiplyAdd()) return 77;
   kvevict::TestScores();
+  if (kvevict::n_kept == 0) kvevict::Fail("no rows were kept");
 }
