@@ -32,7 +32,7 @@ const (
 	InputKeys Input = 0
 	// v of the view; it can be scored.
 	InputValues Input = 1
-	// Of the last tokens; non-causal: of all.
+	// The last tokens'; for non-causal all.
 	InputQueries Input = 2
 	// Log-sum-exps of these queries.
 	InputRowLSE Input = 3

@@ -102,7 +102,7 @@ function type_here(name, c, length_, doc) {
   if (kind[c] == "function" || c == "void*") return "Data"
   return c ~ /64_t$/ ? "number | bigint" : (length_ > 0 ? "number[]" : "number")
 }
-# Of structs that the library fills flags are the numbers that it writes.
+# In structs that the library fills, flags are the numbers that it writes.
 function is_flag(c, doc) { return filled != "" && scalar_kind(c, doc) == "flag" }
 function field_comment(doc, flag, of, text) {
   of = enum; enum = ""; in_options = 1

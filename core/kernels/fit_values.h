@@ -14,8 +14,8 @@ namespace kvevict {
 inline constexpr uint32_t kMostFitQueries = 4096;
 
 struct FitValues {
-  // Of one KV head: all its queries, and all n_tokens rows. The values of kept
-  // rows are written. Every query sees every row: non_causal is set.
+  // All queries and all n_tokens rows of one KV head. The values of kept rows
+  // are written. Every query sees every row: non_causal is set.
   Attention rows;
   const float* sinks = nullptr;   // [group] natural logits; nullptr: none
   const int32_t* keep = nullptr;  // strictly ascending

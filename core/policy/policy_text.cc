@@ -104,8 +104,8 @@ size_t CommonPrefix(std::string_view a, std::string_view b) {
       std::mismatch(a.begin(), a.begin() + n, b.begin()).first - a.begin());
 }
 
-// Of the names, which `name_of` returns or NULL, those that share the longest
-// prefix with one.
+// Lists the names that share the longest prefix with `one`. name_of(row) is the
+// name of a row, or NULL if it takes no part.
 template <typename Rows, typename NameOf>
 WordList NamesLike(std::string_view one, const Rows& rows,
                    const NameOf& name_of) {

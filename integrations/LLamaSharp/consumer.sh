@@ -7,7 +7,7 @@ here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Of the user's own cache a stale package of the same version might come.
+# The user's own cache may hold a stale package of the same version.
 export NUGET_PACKAGES=$KvEvictBuild/../../integrations/LLamaSharp/consumer-packages
 rm -rf "$NUGET_PACKAGES/kvevict.llamasharp"
 unset KvEvictBuild

@@ -94,7 +94,7 @@ static uint32_t CountOf(const scene* s, uint32_t head) {
   return s->counts == NULL ? s->n_tokens : s->counts[head];
 }
 
-/* Of slots [sink, n - recent) of a head. */
+/* Writes the leverages of slots [sink, n - recent) of a head. */
 static void Oracle(const scene* s, uint32_t head, uint32_t sink,
                    uint32_t recent, double* out) {
   const uint32_t n = CountOf(s, head) - sink - recent;

@@ -209,7 +209,7 @@ oracle_policy DrawPolicy(Random* random, uint32_t max_tokens) {
   // Not to what is below 0, lest a sum near 0 is all rounding.
   if (kind != ORACLE_KNORM && random->OneOf(2)) p.epsilon = 0.25;
   if (lends && random->OneOf(3)) p.redundancy = 0.5;
-  // Of scores that differ by rounding a small deviation is all rounding.
+  // A small deviation of scores that differ by rounding is all rounding.
   if (!lends && kind != ORACLE_STREAMING_LLM) {
     p.standardize = random->OneOf(4);
     if (random->OneOf(4)) p.leverage = 0.25 * random->In(1, 8);

@@ -47,7 +47,7 @@ struct CacheShape {
   uint32_t block_size = 0;  // 0: contiguous. Blocks lie in random order.
   bool head_major = false;
 
-  // Of K and V and their numbers, of all layers and sequences.
+  // The bytes of K and V and their numbers, of all layers and sequences.
   uint64_t RowBytes() const;
 };
 

@@ -48,8 +48,8 @@ Row Weights(const oracle_fit* in, uint32_t query,
   double total = in->sinks == nullptr ? 0.0 : std::exp(in->sinks[query] - most);
   for (double& x : w) total += x = std::exp(x - most);
   for (double& x : w) x /= total;
-  // Of the logit and of the sum of exponentials, each of which Exp2() computes to
-  // 2e-7, added up in any order.
+  // The errors of the logit and of the sum of exponentials, each of which Exp2()
+  // computes to 2e-7, added up in any order.
   *error = 2 * logit_error + 4e-7 + (list.size() + 16) * kUnit;
   return w;
 }

@@ -76,7 +76,7 @@ export interface Shape {
   kHeadDim: number;
   /** Default: kHeadDim. */
   vHeadDim?: number;
-  /** Of K and V. Default f32. */
+  /** The dtype of K and V. Default f32. */
   dtype?: Dtype;
   /** Most slots that a layer will hold: scores have room for so many. */
   maxTokens: number;

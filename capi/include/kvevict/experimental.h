@@ -216,7 +216,7 @@ KVEVICT_INT32_TYPE(kvevict_input)
 enum kvevict_input KVEVICT_INT32 {
   KVEVICT_INPUT_KEYS = 0,    /**< k of the view; it can be scored. */
   KVEVICT_INPUT_VALUES = 1,  /**< v of the view; it can be scored. */
-  KVEVICT_INPUT_QUERIES = 2, /**< Of the last tokens; non-causal: of all. */
+  KVEVICT_INPUT_QUERIES = 2, /**< The last tokens'; for non-causal all. */
   KVEVICT_INPUT_ROW_LSE = 3, /**< Log-sum-exps of these queries. */
   KVEVICT_INPUT_SCORES = 4,  /**< The caller's scores, given or observed. */
   KVEVICT_INPUT_ATTENTION_SUMS = 5,   /**< Attention that each slot received. */

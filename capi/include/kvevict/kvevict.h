@@ -926,7 +926,7 @@ kvevict_plan_layer(const kvevict_plan* plan, uint32_t layer,
  */
 typedef struct kvevict_workspace {
   uint32_t struct_size;
-  uint32_t alignment; /**< Of its address: 64, on CUDA 256. */
+  uint32_t alignment; /**< Its address's alignment: 64, on CUDA 256. */
   size_t least_bytes; /**< 0: NULL may be passed. */
   size_t best_bytes;
 } kvevict_workspace;

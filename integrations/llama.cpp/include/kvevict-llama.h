@@ -286,9 +286,9 @@ typedef struct kvevict_llama_report {
   float mass_kept;
   uint64_t bytes_before; /**< K and V of these cells. */
   uint64_t bytes_after;
-  double total_ms; /**< Of the whole call. */
-  double evict_ms; /**< Of it, scoring, selecting, moving: what
-                      kvevict_sequence_evict() took. */
+  double total_ms; /**< The time of the whole call. */
+  double evict_ms; /**< What kvevict_sequence_evict() took of it: scoring,
+                      selecting and moving. */
 } kvevict_llama_report;
 
 #define KVEVICT_LLAMA_REPORT_INIT \

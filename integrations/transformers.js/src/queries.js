@@ -49,7 +49,7 @@ function rotate(add, layer, last) {
   const seen = node.inputs[9] ? undefined
     : add.node("Add", [add.length(node.inputs[3], 2), add.node("Sub",
       [add.length(layer.tensor, 1), add.length(last, 1)])]);
-  // Of given positions those of the last rows.
+  // If positions are given, the last rows have the last of them.
   const positions = seen ?? add.node("Slice",
     [node.inputs[9], add.node("Neg", [add.length(last, 1)]), add.list(MOST), add.list(1)]);
   const { rotary_interleaved: interleaved = 0, rotary_embedding_dim: dim = 0 } = node.attributes;

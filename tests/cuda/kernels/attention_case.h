@@ -29,7 +29,7 @@ struct AttendCase {
   float scale;
   float cap;
   uint32_t q_dtype = cuda::kF32;
-  // Of tensor cores, see oracle_query and AttendMmaError.
+  // Errors of tensor cores, see oracle_query and AttendMmaError.
   double dot_error = 0.0;
   double value_error = 0.0;
   double lost_weight = 0.0;

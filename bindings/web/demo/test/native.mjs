@@ -2,7 +2,7 @@
 import { execFileSync } from "node:child_process";
 import { policies } from "../policies.js";
 
-// Of every policy that the page offers, by its text.
+// Returns the results of every policy that the page offers, by its text.
 export function nativeResults(nTokens, seed, budget) {
   const { results } = JSON.parse(execFileSync(process.env.KVEVICT_CLI, [
     "demo", "--tokens", String(nTokens), "--seed", String(seed), "--budget", String(budget),

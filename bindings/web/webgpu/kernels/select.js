@@ -129,7 +129,7 @@ fn main(@builtin(workgroup_id) id: vec3u, @builtin(local_invocation_index) t: u3
 
   let out = p.keep_base + list * p.keep_stride;
   for (var i = t; i < p.n_sink; i += ${THREADS}u) { keep[out + i] = i; }
-  // Of equal keys those of rank first_rank .. end_rank stay.
+  // Equal keys stay if their rank is in first_rank .. end_rank.
   let first_rank = select(0u, n_equal - n_needed, p.higher_ties != 0u);
   let end_rank = first_rank + n_needed;
   var n_greater_before = 0u;
