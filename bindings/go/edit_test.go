@@ -253,7 +253,8 @@ func TestEditsThatDoNotFitChangeNothing(t *testing.T) {
 
 func TestEditsNeedRoomInTheViews(t *testing.T) {
 	e := newEdited(t, false)
-	fails(t, e.call(Edit{First: 9, End: 9, New: 5}), StatusInvalidArgument, "layers[0]", "K holds 44 rows of 2 heads, not 45")
+	fails(t, e.call(Edit{First: 9, End: 9, New: 5}), StatusInvalidArgument,
+		"layers[0]", "K holds 44 rows of 2 heads, not 45")
 	e.check()
 	e.edit(Edit{First: 9, End: 9, New: 4})   // all rows are in use
 	e.edit(Edit{First: 20, End: 26, New: 6}) // and may be replaced

@@ -11,11 +11,12 @@ public readonly partial record struct KvEdit(int First, int End);
 public sealed unsafe partial class KvSequence
 {
     /// <summary>
-    /// Removes, replaces, inserts or moves tokens in the middle. Rows move to their new slots in every layer with a full
-    /// cache, and keys rotate by as many positions as their tokens move. Tokens that were evicted stay so. Keys and
-    /// values behind the edit still remember the old text; only <see cref="ExactPrefix"/> tokens are as if it had always
-    /// been the new one. Make room in the views, call, then write the rows of new tokens, in each layer and head from the
-    /// slot of position <see cref="KvEdit.First"/> on. This allocates. The last eviction cannot be undone any more.
+    /// Removes, replaces, inserts or moves tokens in the middle. Rows move to their new slots in every layer with a
+    /// full cache, and keys rotate by as many positions as their tokens move. Tokens that were evicted stay so. Keys
+    /// and values behind the edit still remember the old text; only <see cref="ExactPrefix"/> tokens are as if it had
+    /// always been the new one. Make room in the views, call, then write the rows of new tokens, in each layer and
+    /// head from the slot of position <see cref="KvEdit.First"/> on. This allocates. The last eviction cannot be
+    /// undone any more.
     /// </summary>
     /// <param name="views">
     /// One for each layer, with room for all slots held before and after; null for layers without a full cache.

@@ -229,16 +229,19 @@ final class EditTest {
     Check.fails(NullPointerException.class, () -> Edit.move(1, 6, 2).withPositions(null), "positions");
     for (boolean paged : new boolean[] {false, true}) {
       try (Edited e = new Edited(paged)) {
-        Check.fails(KvEvictException.class, () -> e.call(Edit.replace(7, 6, 0)), "first 7", "end 6");
-        Check.fails(KvEvictException.class, () -> e.call(Edit.replace(7, 41, 0)), "end 41", "40 tokens");
-        Check.fails(KvEvictException.class, () -> e.call(Edit.move(3, 5, 39)), "to 39 + 2", "40");
-        Check.fails(KvEvictException.class,
-            () -> e.call(Edit.replace(3, 5, 3).withPositions(EditPositions.KEEP)), "n_new 3 > 2");
-        Check.fails(KvEvictException.class,
-            () -> e.call(Edit.move(3, 5, 1).withPositions(EditPositions.KEEP)), "positions keep");
+        refuses(e, Edit.replace(7, 6, 0), "first 7", "end 6");
+        refuses(e, Edit.replace(7, 41, 0), "end 41", "40 tokens");
+        refuses(e, Edit.move(3, 5, 39), "to 39 + 2", "40");
+        refuses(e, Edit.replace(3, 5, 3).withPositions(EditPositions.KEEP), "n_new 3 > 2");
+        refuses(e, Edit.move(3, 5, 1).withPositions(EditPositions.KEEP), "positions keep");
         e.check();
       }
     }
+  }
+
+  private static void refuses(Edited e, Edit edit, String... parts) {
+    Check.equal(Status.INVALID_ARGUMENT,
+        Check.fails(KvEvictException.class, () -> e.call(edit), parts).status());
   }
 
   static void needRoomInTheViews() {
