@@ -16,9 +16,11 @@ add_library(kvevict_static ALIAS kvevict)
 file(STRINGS pkg/abi/kvevict.symbols exported)
 list(TRANSFORM exported REPLACE "@@.*" "")
 list(APPEND exported aligned_alloc free)
-if(NOT KVEVICT_BUILD_TESTS) # the sources of these are left out
-  list(FILTER exported EXCLUDE REGEX "kvevict_calibration_|_edit$")
-endif()
+# A module has no function that the binding of the web does not call.
+file(STRINGS bindings/not_wrapped.txt not_wrapped REGEX "^web ")
+list(TRANSFORM not_wrapped REPLACE "^web ([^ ]+).*" "\\1")
+list(REMOVE_ITEM exported ${not_wrapped})
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS bindings/not_wrapped.txt)
 list(TRANSFORM exported PREPEND -Wl,--export=)
 add_executable(kvevict_wasm $<TARGET_OBJECTS:kvevict_capi_static>
                             $<TARGET_OBJECTS:kvevict_core>)
