@@ -25,7 +25,7 @@ namespace {
 // Bytes that one load reads: an element, its byte, or its block's scale.
 uint32_t BytesOfLoads(const DTypeInfo& info) {
   if (info.is_plain()) return info.element_bytes;
-  return info.scale == Scale::kNone ? sizeof(uint16_t) : 1;
+  return info.packing == Packing::kBlocks ? sizeof(uint16_t) : 1;
 }
 
 Status CheckPlaneAligned(const char* what, const kvevict_view& view,

@@ -7,6 +7,7 @@
 #include "kvevict/experimental.h"
 #include "kvevict/paged.h"
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/floats.h"
 #include "tests/capi/support/grouped_rows.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/moves.h"
@@ -172,7 +173,7 @@ Test(destinations, get_the_bytes_of_compaction_by_the_same_lists) {
     const char* policy = kPolicies[i % kPoliciesLen];
     trial* t =
         Begin(Draw(policy, &random),
-              test_random_between(&random, 1, KVEVICT_DTYPE_Q4_0),
+              test_random_between(&random, 1, test_last_dtype()),
               (test_layout)test_random_below(&random, TEST_N_LAYOUTS), &random);
     /* Some rounds lose nothing or store nothing. */
     if (i % 9 != 0) Step(t, test_random_between(&random, 12, kSlots));

@@ -5,6 +5,7 @@
 #include "kvevict/experimental.h"
 #include "kvevict/paged.h"
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/floats.h"
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/plan.h"
@@ -131,9 +132,10 @@ static void ExpectRows(stage* s, kvevict_paged_sequence* cached,
 
 Test(paged_quantized, holds_rows_of_every_dtype_with_their_numbers) {
   test_random random = test_random_start("paged quantized");
-  for (kvevict_dtype k = KVEVICT_DTYPE_F32; k <= KVEVICT_DTYPE_Q4_0; ++k) {
+  for (kvevict_dtype k = KVEVICT_DTYPE_F32; k <= test_last_dtype(); ++k) {
     for (kvevict_dtype numbers = 0; numbers <= KVEVICT_DTYPE_BF16; ++numbers) {
-      const kvevict_dtype v = test_random_between(&random, 1, 11);
+      const kvevict_dtype v =
+          test_random_between(&random, 1, test_last_dtype());
       stage* s = Begin("none", k, v, numbers,
                        (kvevict_block_layout)test_random_below(&random, 2));
       Draw(&s->given, &random);
@@ -165,8 +167,9 @@ Test(paged_quantized, holds_rows_of_every_dtype_with_their_numbers) {
 /* Rows come one by one after a prompt. */
 Test(paged_quantized, recent_rows_go_with_every_quantized_dtype) {
   test_random random = test_random_start("paged quantized recent");
-  for (kvevict_dtype k = KVEVICT_DTYPE_FP8_E4M3; k <= KVEVICT_DTYPE_Q4_0; ++k) {
-    const kvevict_dtype v = test_random_between(&random, 4, 11);
+  for (kvevict_dtype k = KVEVICT_DTYPE_FP8_E4M3; k <= test_last_dtype(); ++k) {
+    const kvevict_dtype v =
+        test_random_between(&random, KVEVICT_DTYPE_FP8_E4M3, test_last_dtype());
     stage* s =
         BeginRecent("none", k, v, test_random_below(&random, 4),
                     (kvevict_block_layout)test_random_below(&random, 2), 7);
@@ -242,7 +245,7 @@ static void Evict(const char* policy, kvevict_dtype k, kvevict_dtype v,
 
 Test(paged_quantized, evictions_move_rows_with_their_numbers) {
   test_random random = test_random_start("paged quantized evictions");
-  for (kvevict_dtype k = KVEVICT_DTYPE_FP8_E4M3; k <= KVEVICT_DTYPE_Q4_0; ++k) {
+  for (kvevict_dtype k = KVEVICT_DTYPE_FP8_E4M3; k <= test_last_dtype(); ++k) {
     Evict("knorm:budget=20,scope=head", k, KVEVICT_DTYPE_U4, &random);
     Evict("lagkv:budget=20,block=7,sink=2,scope=head", k, KVEVICT_DTYPE_I8,
           &random);

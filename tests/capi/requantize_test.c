@@ -7,6 +7,7 @@
 #include "tests/capi/support/cache.h"
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/floats.h"
 #include "tests/capi/support/hooks.h"
 #include "tests/capi/support/moves.h"
 #include "tests/oracle/compact.h"
@@ -139,8 +140,8 @@ static void Try(test_layout from, test_layout to, kvevict_dtype k,
   const uint32_t n_heads = test_random_between(random, 1, kMaxHeads);
   const uint32_t v_dim = 32 * test_random_below(random, 3);
   const uint32_t n_companions = test_random_below(random, 3);
-  const kvevict_dtype v = test_random_between(random, 1, KVEVICT_DTYPE_Q4_0);
-  const kvevict_dtype to_v = test_random_between(random, 1, KVEVICT_DTYPE_Q4_0);
+  const kvevict_dtype v = test_random_between(random, 1, test_last_dtype());
+  const kvevict_dtype to_v = test_random_between(random, 1, test_last_dtype());
   trial* t = Draw(SpecOf(from, n_heads, k, v, v_dim, n_companions),
                   SpecOf(to, n_heads, to_k, to_v, v_dim, n_companions), random);
   EXPECT_OK(kvevict_compact(context, &t->move, 1, NULL, 0, NULL));
@@ -150,8 +151,8 @@ static void Try(test_layout from, test_layout to, kvevict_dtype k,
 
 Test(requantize, every_dtype_becomes_every_other) {
   test_random random = test_random_start("requantize dtypes");
-  for (kvevict_dtype k = KVEVICT_DTYPE_F32; k <= KVEVICT_DTYPE_Q4_0; ++k) {
-    for (kvevict_dtype to = KVEVICT_DTYPE_F32; to <= KVEVICT_DTYPE_Q4_0; ++to) {
+  for (kvevict_dtype k = KVEVICT_DTYPE_F32; k <= test_last_dtype(); ++k) {
+    for (kvevict_dtype to = KVEVICT_DTYPE_F32; to <= test_last_dtype(); ++to) {
       for (int i = 0; i < 4; ++i) {
         Try((test_layout)test_random_below(&random, TEST_N_LAYOUTS),
             (test_layout)test_random_below(&random, TEST_N_LAYOUTS), k, to,
@@ -166,8 +167,8 @@ Test(requantize, every_layout_becomes_every_other) {
   for (int from = 0; from < TEST_N_LAYOUTS; ++from) {
     for (int to = 0; to < TEST_N_LAYOUTS; ++to) {
       Try((test_layout)from, (test_layout)to,
-          test_random_between(&random, 1, KVEVICT_DTYPE_Q4_0),
-          test_random_between(&random, 1, KVEVICT_DTYPE_Q4_0), &random);
+          test_random_between(&random, 1, test_last_dtype()),
+          test_random_between(&random, 1, test_last_dtype()), &random);
     }
   }
 }

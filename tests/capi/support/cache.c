@@ -219,14 +219,6 @@ static void AddNumbers(test_cache* cache, kvevict_role role, size_t* end) {
   *end += n + kGuardBytes;
 }
 
-static kvevict_dtype_info InfoOf(kvevict_dtype dtype) {
-  kvevict_dtype_info info = {.struct_size = sizeof info};
-  for (uint32_t i = 0; kvevict_dtype_at(i, &info) == KVEVICT_OK; ++i) {
-    if (info.dtype == dtype) break;
-  }
-  return info;
-}
-
 /* Lays a cache out within pages. */
 static size_t LayOutInPages(const test_cache_spec* spec, kvevict_plane* k,
                             kvevict_plane* v) {
@@ -386,8 +378,8 @@ test_cache* test_cache_create(const test_cache_spec* spec,
     plane->data += end;
     end += n + kGuardBytes;
   }
-  const kvevict_dtype_info k = InfoOf(spec->k_dtype);
-  const kvevict_dtype_info v = InfoOf(spec->v_dtype);
+  const kvevict_dtype_info k = test_dtype_info(spec->k_dtype);
+  const kvevict_dtype_info v = test_dtype_info(spec->v_dtype);
   const bool has_v = spec->v_head_dim > 0;
   if (k.takes_scale) AddNumbers(cache, KVEVICT_ROLE_KEY_SCALE, &end);
   if (has_v && v.takes_scale) {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/floats.h"
 #include "tests/capi/support/hooks.h"
 
 void test_try_spec(const test_cache_spec* spec, const kvevict_context* with,
@@ -43,7 +44,7 @@ void test_try_layouts_and_dtypes(const kvevict_context* with,
 void test_try_quantized(const kvevict_context* with, test_random* random,
                         test_try_cache* try) {
   for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
-    for (kvevict_dtype k = KVEVICT_DTYPE_FP8_E4M3; k <= KVEVICT_DTYPE_Q4_0;
+    for (kvevict_dtype k = KVEVICT_DTYPE_FP8_E4M3; k <= test_last_dtype();
          ++k) {
       const test_cache_spec spec = {
           (test_layout)layout,
@@ -51,7 +52,7 @@ void test_try_quantized(const kvevict_context* with, test_random* random,
           test_random_between(random, 1, 60),
           k,
           32 * test_random_between(random, 1, 2),
-          (kvevict_dtype)test_random_between(random, 1, KVEVICT_DTYPE_Q4_0),
+          (kvevict_dtype)test_random_between(random, 1, test_last_dtype()),
           32 * test_random_below(random, 3),
           test_random_below(random, 3)};
       test_try_spec(&spec, with, random, try);

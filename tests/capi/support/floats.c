@@ -72,3 +72,20 @@ float test_load(kvevict_dtype dtype, const void* element) {
   memcpy(&value, &bits, sizeof value);
   return value;
 }
+
+kvevict_dtype_info test_dtype_info(kvevict_dtype dtype) {
+  kvevict_dtype_info info = {.struct_size = sizeof info};
+  for (uint32_t i = 0; kvevict_dtype_at(i, &info) == KVEVICT_OK; ++i) {
+    if (info.dtype == dtype) break;
+  }
+  return info;
+}
+
+kvevict_dtype test_last_dtype(void) {
+  kvevict_dtype_info info = {.struct_size = sizeof info};
+  kvevict_dtype last = KVEVICT_DTYPE_OPAQUE;
+  for (uint32_t i = 0; kvevict_dtype_at(i, &info) == KVEVICT_OK; ++i) {
+    if (info.dtype > last) last = info.dtype;
+  }
+  return last;
+}

@@ -4,9 +4,13 @@
 
 #include <stdint.h>
 
-#include "kvevict/kvevict.h"
+#include "kvevict/experimental.h"
 
 uint32_t test_element_bytes(kvevict_dtype dtype); /* 1 for opaque */
+
+/* The library's row of a dtype, and the last dtype that it has. */
+kvevict_dtype_info test_dtype_info(kvevict_dtype dtype);
+kvevict_dtype test_last_dtype(void);
 
 /* Writes the nearest value towards zero that the dtype has. */
 void test_store(kvevict_dtype dtype, float value, void* element);
