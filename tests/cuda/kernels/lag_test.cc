@@ -141,9 +141,8 @@ PlaneShape RowsToKeep(uint32_t n, uint32_t n_heads, uint32_t n_most,
                       Random& random) {
   constexpr uint32_t kDTypes[] = {cuda::kBF16, cuda::kF32, cuda::kF16};
   constexpr uint32_t kDims[] = {128, 8, 64, 80, 136, 256, 304};
-  PlaneShape s =
-      RandomPlane(kDTypes[n % std::size(kDTypes)], kDims[n % std::size(kDims)],
-                  n_heads, n_most, random);
+  PlaneShape s = RandomPlane(kDTypes[n], kDims[random.Below(std::size(kDims))],
+                             n_heads, n_most, random);
   s.gap = 0;
   s.transposed = false;
   return s;
@@ -169,9 +168,11 @@ void TestScores() {
     c.values = RandomPlane(AnyDType(random),
                            is_long ? 5 : kDims[random.Below(std::size(kDims))],
                            n_heads, n_most, random);
-    if (turn % 3 == 0) {
-      c.keys = RowsToKeep(turn / 3, n_heads, n_most, random);
-      c.values = RowsToKeep(random.Below(99), n_heads, n_most, random);
+    // Each dtype has every schedule.
+    const bool is_kept = turn % 7 < 3;
+    if (is_kept) {
+      c.keys = RowsToKeep(turn % 7, n_heads, n_most, random);
+      c.values = RowsToKeep(random.Below(3), n_heads, n_most, random);
     }
     c.values.block_size = c.keys.block_size;
     c.values.table_heads = c.keys.table_heads;
@@ -179,7 +180,7 @@ void TestScores() {
     if (random.Below(4) == 0) c.rare = 300;
     c.n_numbers = turn % 5 == 0 ? 1 + random.Below(3) : 511;
     c.ranks = turn % 6 != 5;
-    c.run = 1 + random.Below(4);
+    c.run = (is_kept ? 2 : 1) + random.Below(3);
     // Some partitions do not fit.
     c.most_bytes = turn % 5 == 1 ? 2048 : cuda::MostLagBytes(80);
     Check(c, 1 + turn % 3, random, turn);
