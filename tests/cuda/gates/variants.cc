@@ -169,7 +169,8 @@ const Reader kReadersOfTwo[] = {
     {ModuleId::regroup, 1u << kF32 | 1u << kU4, true},
 };
 
-// Every module that reads rows, by codes that lie in one way and in another.
+// Every module that reads rows, by codes that lie in one way and in another. Rows
+// that are merged or rotated have no codes.
 std::vector<Reader> Readers() {
   constexpr DType kCodes[] = {kU4, kU8, kQ4_0, kE4M3};
   constexpr DType kGroups[] = {kU4, kU4Halves, kI8, kU8};
@@ -181,7 +182,9 @@ std::vector<Reader> Readers() {
     const bool reads =
         std::string_view(ProgramText(module)->text)
             .find("#include \"cache_rows.cuh\"") != std::string_view::npos;
-    if (!reads || module == ModuleId::requantize ||
+    const bool has_codes =
+        module != ModuleId::merge && module != ModuleId::rotate_rows;
+    if (!reads || !has_codes || module == ModuleId::requantize ||
         module == ModuleId::regroup) {
       continue;
     }
