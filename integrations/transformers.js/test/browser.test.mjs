@@ -64,7 +64,7 @@ async function open() {
     browser.kill("SIGKILL");
     await ended;
     server.close();
-    rmSync(profile, { recursive: true, force: true, maxRetries: 5 });
+    rmSync(profile, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 });
   }
 }
 

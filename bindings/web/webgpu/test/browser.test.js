@@ -84,7 +84,7 @@ test(
       browser.kill('SIGKILL');
       await ended;
       server.close();
-      rmSync(profile, { recursive: true, force: true, maxRetries: 5 });
+      rmSync(profile, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 });
     }
   },
 );
