@@ -32,7 +32,7 @@ const (
 	InputKeys Input = 0
 	// v of the view; it can be scored.
 	InputValues Input = 1
-	// The last tokens'; for non-causal all.
+	// Queries of the last or all tokens.
 	InputQueries Input = 2
 	// Log-sum-exps of these queries.
 	InputRowLSE Input = 3

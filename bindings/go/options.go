@@ -314,7 +314,7 @@ type MassOptions struct {
 // Edit is one change of a text whose cache is already computed. Positions are those before it,
 // except To.
 type Edit struct {
-	// See there.
+	// What it does.
 	Kind EditKind
 	// First position of the span.
 	First int

@@ -19,7 +19,7 @@ struct FitParams {
   CountTable tokens;     // per KV head
   CountTable counts;     // per list
   uint64_t sinks;        // f32 [n_kv_heads * group] natural logits; 0: none
-  // Where the queries are: see QueryRows in core/ops/score.h.
+  // The place of the queries, as QueryRows in core/ops/score.h has it.
   uint64_t given;
   int64_t given_row_stride;
   int64_t given_head_stride;

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 #include <vector>
+
+#include "tests/oracle/inverse.h"
 
 namespace {
 
-using Row = std::vector<double>;
+using kvevict::oracle::Inverse;
+using kvevict::oracle::Row;
 
 Row KeyBefore(const oracle_leverage* in, uint32_t token) {
   const float* key = in->keys + size_t{token} * in->head_dim;
@@ -32,34 +34,6 @@ Row Sketched(const oracle_leverage* in, const Row& x) {
     }
   }
   return out;
-}
-
-// The inverse by elimination with the largest pivot of each column.
-std::vector<Row> Inverse(std::vector<Row> a) {
-  const size_t n = a.size();
-  std::vector<Row> inverse(n, Row(n, 0.0));
-  for (size_t i = 0; i < n; ++i) inverse[i][i] = 1.0;
-  for (size_t k = 0; k < n; ++k) {
-    size_t best = k;
-    for (size_t i = k; i < n; ++i) {
-      if (std::fabs(a[i][k]) > std::fabs(a[best][k])) best = i;
-    }
-    std::swap(a[k], a[best]);
-    std::swap(inverse[k], inverse[best]);
-    const double pivot = a[k][k];
-    for (size_t j = 0; j < n; ++j) {
-      a[k][j] /= pivot;
-      inverse[k][j] /= pivot;
-    }
-    for (size_t i = 0; i < n; ++i) {
-      const double factor = i == k ? 0.0 : a[i][k];
-      for (size_t j = 0; j < n; ++j) {
-        a[i][j] -= factor * a[k][j];
-        inverse[i][j] -= factor * inverse[k][j];
-      }
-    }
-  }
-  return inverse;
 }
 
 }  // namespace

@@ -216,7 +216,7 @@ KVEVICT_INT32_TYPE(kvevict_input)
 enum kvevict_input KVEVICT_INT32 {
   KVEVICT_INPUT_KEYS = 0,    /**< k of the view; it can be scored. */
   KVEVICT_INPUT_VALUES = 1,  /**< v of the view; it can be scored. */
-  KVEVICT_INPUT_QUERIES = 2, /**< The last tokens'; for non-causal all. */
+  KVEVICT_INPUT_QUERIES = 2, /**< Queries of the last or all tokens. */
   KVEVICT_INPUT_ROW_LSE = 3, /**< Log-sum-exps of these queries. */
   KVEVICT_INPUT_SCORES = 4,  /**< The caller's scores, given or observed. */
   KVEVICT_INPUT_ATTENTION_SUMS = 5,   /**< Attention that each slot received. */
@@ -688,7 +688,7 @@ enum kvevict_edit_positions KVEVICT_INT32 {
 /** One edit. Positions are those before it, except `to`. */
 typedef struct kvevict_edit {
   uint32_t struct_size;
-  kvevict_edit_kind kind; /**< See there. */
+  kvevict_edit_kind kind; /**< What it does. */
   uint32_t first;         /**< First position of the span. */
   uint32_t end;   /**< One past the last; first .. the logical length. */
   uint32_t n_new; /**< New tokens; 0 for a move. */
