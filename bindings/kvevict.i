@@ -40,6 +40,7 @@ KV_FOR_EACH_ENUM(KV_ENUM_AND_TYPEDEF)
 %include "kvevict/attention.h"
 %include "kvevict/batch.h"
 %include "kvevict/calibration.h"
+%include "kvevict/edit.h"
 %include "kvevict/experimental.h"
 %include "kvevict/paged.h"
 %include "kvevict/prefill.h"

@@ -2,6 +2,7 @@
 
 #include "capi/guard.h"
 #include "kvevict/attention.h"
+#include "kvevict/edit.h"
 #include "kvevict/experimental.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces

@@ -6,6 +6,7 @@
 #include "core/evict/evict.h"
 #include "core/evict/undo.h"
 #include "kvevict/batch.h"
+#include "kvevict/edit.h"
 #include "kvevict/experimental.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces

@@ -2,7 +2,7 @@
 #include "capi/sequence.h"
 #include "core/evict/call.h"
 #include "core/sequence/edit.h"
-#include "kvevict/experimental.h"
+#include "kvevict/edit.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT

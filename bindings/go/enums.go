@@ -2,6 +2,33 @@
 
 package kvevict
 
+// EditKind: what an edit does.
+type EditKind int32
+
+// Values of EditKind.
+const (
+	// Tokens [first, end) go and New tokens take their place. With New 0 it removes, with first =
+	// end it inserts.
+	EditReplace EditKind = 0
+	// Tokens [first, end) move to where their first one has position `to`.
+	EditMove EditKind = 1
+)
+
+// EditPositions: what becomes of the positions of tokens that stay.
+type EditPositions int32
+
+// Values of EditPositions.
+const (
+	// Positions are without gaps as before, and keys rotate with them. The geometry has
+	// RoPEInvFreq.
+	EditRotate EditPositions = 0
+	// The same, but keys stay as they are: for models without RoPE, and for engines that rotate
+	// keys themselves.
+	EditRenumber EditPositions = 1
+	// Tokens keep their positions, so that a replacement may leave a gap.
+	EditKeep EditPositions = 2
+)
+
 // ParameterType: the type of a parameter's values.
 type ParameterType int32
 
@@ -68,33 +95,6 @@ const (
 	NeedOptional Need = 1
 	// Calls fail without it.
 	NeedRequired Need = 2
-)
-
-// EditKind: what an edit does.
-type EditKind int32
-
-// Values of EditKind.
-const (
-	// Tokens [first, end) go and New tokens take their place. With New 0 it removes, with first =
-	// end it inserts.
-	EditReplace EditKind = 0
-	// Tokens [first, end) move to where their first one has position `to`.
-	EditMove EditKind = 1
-)
-
-// EditPositions: what becomes of the positions of tokens that stay.
-type EditPositions int32
-
-// Values of EditPositions.
-const (
-	// Positions are without gaps as before, and keys rotate with them. The geometry has
-	// RoPEInvFreq.
-	EditRotate EditPositions = 0
-	// The same, but keys stay as they are: for models without RoPE, and for engines that rotate
-	// keys themselves.
-	EditRenumber EditPositions = 1
-	// Tokens keep their positions, so that a replacement may leave a gap.
-	EditKeep EditPositions = 2
 )
 
 // Status: the outcome of a call. Each value calls for another reaction.

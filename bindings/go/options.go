@@ -573,27 +573,6 @@ func (o *SequenceObservations) scalars(err *error) native.SequenceObservations {
 }
 
 // scalars is the struct of C with the fields of o that are plain values.
-func (o *LayerScores) scalars(err *error) native.LayerScores {
-	return native.LayerScores{
-		StructSize: uint32(unsafe.Sizeof(native.LayerScores{})),
-		NRows:      count(err, "Rows", o.Rows),
-		NTokens:    count(err, "Tokens", o.Tokens),
-	}
-}
-
-// scalars is the struct of C with the fields of o that are plain values.
-func (o *MassOptions) scalars(err *error) native.MassOptions {
-	return native.MassOptions{
-		StructSize: uint32(unsafe.Sizeof(native.MassOptions{})),
-		Scope:      int32(o.Scope),
-		Mass:       o.Mass,
-		NSink:      count(err, "Sink", o.Sink),
-		NRecent:    count(err, "Recent", o.Recent),
-		EveryRow:   flag(o.EveryRow),
-	}
-}
-
-// scalars is the struct of C with the fields of o that are plain values.
 func (o *Rotation) scalars(err *error) native.Rotation {
 	return native.Rotation{
 		StructSize: uint32(unsafe.Sizeof(native.Rotation{})),
@@ -613,6 +592,27 @@ func (o *Edit) scalars(err *error) native.Edit {
 		NNew:       count(err, "New", o.New),
 		To:         count(err, "To", o.To),
 		Positions:  int32(o.Positions),
+	}
+}
+
+// scalars is the struct of C with the fields of o that are plain values.
+func (o *LayerScores) scalars(err *error) native.LayerScores {
+	return native.LayerScores{
+		StructSize: uint32(unsafe.Sizeof(native.LayerScores{})),
+		NRows:      count(err, "Rows", o.Rows),
+		NTokens:    count(err, "Tokens", o.Tokens),
+	}
+}
+
+// scalars is the struct of C with the fields of o that are plain values.
+func (o *MassOptions) scalars(err *error) native.MassOptions {
+	return native.MassOptions{
+		StructSize: uint32(unsafe.Sizeof(native.MassOptions{})),
+		Scope:      int32(o.Scope),
+		Mass:       o.Mass,
+		NSink:      count(err, "Sink", o.Sink),
+		NRecent:    count(err, "Recent", o.Recent),
+		EveryRow:   flag(o.EveryRow),
 	}
 }
 

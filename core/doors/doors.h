@@ -11,6 +11,7 @@
 #include "core/plan/plan.h"
 #include "core/sequence/query_ring.h"
 #include "core/status.h"
+#include "kvevict/edit.h"
 #include "kvevict/experimental.h"
 
 namespace kvevict {

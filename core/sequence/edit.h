@@ -11,6 +11,7 @@
 #include "core/sequence/layer_positions.h"
 #include "core/sequence/sequence.h"
 #include "core/status.h"
+#include "kvevict/edit.h"
 
 namespace kvevict {
 

@@ -6,6 +6,7 @@
 #include "adapter.h"
 #include "error.h"
 #include "kvevict/batch.h"
+#include "kvevict/edit.h"
 #include "kvevict/experimental.h"
 
 using kvevict::llama::Bytes;

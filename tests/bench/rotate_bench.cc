@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "kvevict/experimental.h"
+#include "kvevict/edit.h"
 #include "tests/bench/clocks.h"
 #include "tests/bench/handles.h"
 #include "tests/bench/huge_buffer.h"

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "kvevict/batch.h"
+#include "kvevict/edit.h"
 #include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/inputs.h"

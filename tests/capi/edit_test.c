@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kvevict/batch.h"
-#include "kvevict/experimental.h"
+#include "kvevict/edit.h"
 #include "kvevict/paged.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/life.h"

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kvevict/edit.h"
 #include "kvevict/experimental.h"
 #include "kvevict/prefill.h"
 #include "tests/capi/support/expect.h"

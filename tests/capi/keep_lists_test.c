@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "kvevict/experimental.h"
+#include "kvevict/edit.h"
 #include "tests/capi/support/cache_trials.h"
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"

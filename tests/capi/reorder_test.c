@@ -1,7 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kvevict/experimental.h"
+#include "kvevict/edit.h"
 #include "tests/capi/support/cache_trials.h"
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"

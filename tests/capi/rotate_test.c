@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kvevict/edit.h"
 #include "kvevict/experimental.h"
 #include "tests/capi/support/cache_trials.h"
 #include "tests/capi/support/expect.h"

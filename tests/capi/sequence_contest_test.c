@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "kvevict/experimental.h"
+#include "kvevict/kvevict.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/plan.h"

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "kvevict/batch.h"
-#include "kvevict/experimental.h"
+#include "kvevict/edit.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/plan.h"

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "kvevict/experimental.h"
+#include "kvevict/kvevict.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 #include "tests/capi/support/inputs.h"

@@ -2,7 +2,7 @@
  * cache are told apart from layers with two. */
 #include <stdlib.h>
 
-#include "kvevict/experimental.h"
+#include "kvevict/edit.h"
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"

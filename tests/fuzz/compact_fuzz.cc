@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "kvevict/experimental.h"
+#include "kvevict/edit.h"
 #include "tests/fuzz/drawn_plane.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/oracle/compact.h"

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "kvevict/edit.h"
 #include "kvevict/experimental.h"
 #include "tests/gpu/gpu.h"
 

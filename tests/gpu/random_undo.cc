@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "kvevict/experimental.h"
+#include "kvevict/edit.h"
 #include "tests/gpu/doors.h"
 
 namespace kvevict::gpu {

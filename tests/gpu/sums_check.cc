@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kvevict/batch.h"
+#include "kvevict/edit.h"
 #include "kvevict/experimental.h"
 #include "tests/gpu/checks.h"
 #include "tests/gpu/evictable.h"

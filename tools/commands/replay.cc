@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "kvevict/experimental.h"
+#include "kvevict/kvevict.h"
 #include "tools/commands/checks.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/replay_pictures.h"

@@ -5,6 +5,7 @@
 #include "kvevict/attention.h"
 #include "kvevict/batch.h"
 #include "kvevict/calibration.h"
+#include "kvevict/edit.h"
 #include "kvevict/experimental.h"
 #include "kvevict/kvevict.h"
 #include "kvevict/paged.h"

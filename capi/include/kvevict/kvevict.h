@@ -19,6 +19,7 @@
  *     kvevict/batch.h         many sequences: forks, saved ones, batches
  *     kvevict/paged.h         a paged cache of the library's own
  *     kvevict/calibration.h   statistics of a model's queries
+ *     kvevict/edit.h          rows moved, rotated, edited; undo
  *     kvevict/prefill.h       a prompt read and evicted in chunks
  *     kvevict/experimental.h  rare and young calls, which may still change
  *     kvevict/all.h           all of them

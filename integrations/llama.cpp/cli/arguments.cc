@@ -7,7 +7,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "kvevict/experimental.h"
+#include "kvevict/kvevict.h"
 #include "tools/commands/output.h"
 
 namespace kvevict::llama_cli {

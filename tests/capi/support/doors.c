@@ -1,4 +1,5 @@
 #include "tests/capi/support/doors.h"
+#include "kvevict/edit.h"
 #include "kvevict/experimental.h"
 
 kvevict_keep_lists test_lists(const int32_t* slots, uint32_t n,

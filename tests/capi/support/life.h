@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kvevict/experimental.h"
+#include "kvevict/edit.h"
 #include "kvevict/paged.h"
 #include "tests/capi/support/cache.h"
 #include "tests/capi/support/random.h"

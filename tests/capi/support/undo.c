@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "kvevict/experimental.h"
+#include "kvevict/edit.h"
 #include "tests/capi/support/expect.h"
 
 enum { kGuardBytes = 256 };

@@ -61,7 +61,7 @@ typedef long long swig_type_31;
 typedef long long swig_type_32;
 typedef long long swig_type_33;
 typedef long long swig_type_34;
-typedef _gostring_ swig_type_35;
+typedef long long swig_type_35;
 typedef long long swig_type_36;
 typedef long long swig_type_37;
 typedef long long swig_type_38;
@@ -69,7 +69,7 @@ typedef long long swig_type_39;
 typedef long long swig_type_40;
 typedef long long swig_type_41;
 typedef long long swig_type_42;
-typedef long long swig_type_43;
+typedef _gostring_ swig_type_43;
 typedef long long swig_type_44;
 typedef long long swig_type_45;
 typedef long long swig_type_46;
@@ -142,32 +142,32 @@ extern uintptr_t _wrap_kvevict_calibration_query_centers_kvevict(uintptr_t arg1,
 extern uintptr_t _wrap_kvevict_calibration_query_mean_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5, swig_type_31 arg6, swig_voidp arg7, swig_type_32 arg8);
 extern uintptr_t _wrap_kvevict_calibration_save_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_33 arg3, swig_voidp arg4);
 extern uintptr_t _wrap_kvevict_calibration_load_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_34 arg3);
+extern uintptr_t _wrap_kvevict_reorder_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_35 arg3, uintptr_t arg4, swig_type_36 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_reorder_workspace_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_37 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_rotate_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_38 arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_sequence_undo_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_39 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_sequence_undo_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_40 arg3, uintptr_t arg4, swig_type_41 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_sequence_edit_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_42 arg3, swig_voidp arg4, uintptr_t arg5);
+extern uintptr_t _wrap_kvevict_paged_edit_kvevict(uintptr_t arg1, uintptr_t arg2, swig_voidp arg3, uintptr_t arg4);
 extern uintptr_t _wrap_kvevict_device_check_kvevict(int arg1);
 extern uintptr_t _wrap_kvevict_dtype_at_kvevict(int arg1, swig_voidp arg2);
-extern swig_type_35 _wrap_kvevict_simd_target_at_kvevict(int arg1);
+extern swig_type_43 _wrap_kvevict_simd_target_at_kvevict(int arg1);
 extern uintptr_t _wrap_kvevict_gpu_at_kvevict(int arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_parameter_at_kvevict(swig_voidp arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_policy_at_kvevict(int arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_preset_at_kvevict(int arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_policy_copy_kvevict(uintptr_t arg1, swig_voidp arg2);
-extern uintptr_t _wrap_kvevict_policy_format_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_36 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_policy_format_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_44 arg3, swig_voidp arg4);
 extern uintptr_t _wrap_kvevict_policy_get_number_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_policy_need_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_policy_resolve_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_plan_capabilities_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_plan_selection_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5, swig_voidp arg6);
-extern uintptr_t _wrap_kvevict_auto_budget_kvevict(int arg1, swig_type_37 arg2, swig_voidp arg3);
-extern uintptr_t _wrap_kvevict_policy_layer_budgets_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, swig_type_38 arg4);
-extern uintptr_t _wrap_kvevict_plan_layer_budgets_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, swig_type_39 arg4);
-extern uintptr_t _wrap_kvevict_budget_for_mass_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_40 arg3, swig_voidp arg4, swig_voidp arg5, swig_type_41 arg6);
-extern uintptr_t _wrap_kvevict_reorder_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_42 arg3, uintptr_t arg4, swig_type_43 arg5, uintptr_t arg6);
-extern uintptr_t _wrap_kvevict_reorder_workspace_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_44 arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_rotate_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_45 arg3, uintptr_t arg4);
-extern uintptr_t _wrap_kvevict_sequence_kept_slots_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_46 arg3, swig_voidp arg4, swig_type_47 arg5);
-extern uintptr_t _wrap_kvevict_sequence_undo_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_48 arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_sequence_undo_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_49 arg3, uintptr_t arg4, swig_type_50 arg5, uintptr_t arg6);
-extern uintptr_t _wrap_kvevict_sequence_edit_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_51 arg3, swig_voidp arg4, uintptr_t arg5);
-extern uintptr_t _wrap_kvevict_paged_edit_kvevict(uintptr_t arg1, uintptr_t arg2, swig_voidp arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_auto_budget_kvevict(int arg1, swig_type_45 arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_policy_layer_budgets_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, swig_type_46 arg4);
+extern uintptr_t _wrap_kvevict_plan_layer_budgets_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, swig_type_47 arg4);
+extern uintptr_t _wrap_kvevict_budget_for_mass_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_48 arg3, swig_voidp arg4, swig_voidp arg5, swig_type_49 arg6);
+extern uintptr_t _wrap_kvevict_sequence_kept_slots_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_50 arg3, swig_voidp arg4, swig_type_51 arg5);
 extern uintptr_t _wrap_kvevict_sequence_position_of_slot_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
 extern uintptr_t _wrap_kvevict_sequence_slot_of_position_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
 extern uintptr_t _wrap_kvevict_sequence_memory_of_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
@@ -1062,6 +1062,123 @@ func Kvevict_calibration_load(arg1 uintptr, arg2 uintptr, arg3 uint64) (_swig_re
 	return swig_r_1
 }
 
+func Kvevict_reorder(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 uintptr, arg5 uint64, arg6 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	swig_r = (uintptr)(C._wrap_kvevict_reorder_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_35(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_36(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_reorder_workspace(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 *Workspace) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_reorder_workspace_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_37(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_rotate(arg1 uintptr, arg2 *Rotation, arg3 uint64, arg4 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_rotate_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_38(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequence_undo_bytes(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_39(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequence_undo(arg1 uintptr, arg2 *View, arg3 uint64, arg4 uintptr, arg5 uint64, arg6 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_40(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_41(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequence_edit(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *Edit, arg5 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_edit_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_42(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_paged_edit(arg1 uintptr, arg2 uintptr, arg3 *Edit, arg4 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_paged_edit_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_voidp(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
 func Kvevict_device_check(arg1 int32) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
@@ -1176,7 +1293,7 @@ func Kvevict_policy_format(arg1 uintptr, arg2 *byte, arg3 uint64, arg4 *uint64) 
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_policy_format_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_36(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_policy_format_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_44(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1269,7 +1386,7 @@ func Kvevict_auto_budget(arg1 uint32, arg2 uint64, arg3 *uint32) (_swig_ret erro
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_auto_budget_kvevict(C.int(_swig_i_0), C.swig_type_37(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_auto_budget_kvevict(C.int(_swig_i_0), C.swig_type_45(_swig_i_1), C.swig_voidp(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1285,7 +1402,7 @@ func Kvevict_policy_layer_budgets(arg1 uintptr, arg2 uint32, arg3 *uint32, arg4 
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_policy_layer_budgets_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_38(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_policy_layer_budgets_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_46(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1301,7 +1418,7 @@ func Kvevict_plan_layer_budgets(arg1 uintptr, arg2 uint32, arg3 *uint32, arg4 ui
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_plan_layer_budgets_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_39(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_plan_layer_budgets_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_47(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1319,57 +1436,7 @@ func Kvevict_budget_for_mass(arg1 uintptr, arg2 *LayerScores, arg3 uint64, arg4 
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_budget_for_mass_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_40(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_voidp(_swig_i_4), C.swig_type_41(_swig_i_5)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_reorder(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 uintptr, arg5 uint64, arg6 uintptr) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	_swig_i_4 := arg5
-	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_reorder_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_42(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_43(_swig_i_4), C.uintptr_t(_swig_i_5)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_reorder_workspace(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 *Workspace) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_reorder_workspace_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_44(_swig_i_2), C.swig_voidp(_swig_i_3)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_rotate(arg1 uintptr, arg2 *Rotation, arg3 uint64, arg4 uintptr) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_rotate_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_45(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_budget_for_mass_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_48(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_voidp(_swig_i_4), C.swig_type_49(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1386,74 +1453,7 @@ func Kvevict_sequence_kept_slots(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *ui
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_kept_slots_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_46(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_47(_swig_i_4)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_sequence_undo_bytes(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_48(_swig_i_2), C.swig_voidp(_swig_i_3)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_sequence_undo(arg1 uintptr, arg2 *View, arg3 uint64, arg4 uintptr, arg5 uint64, arg6 uintptr) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	_swig_i_4 := arg5
-	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_49(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_50(_swig_i_4), C.uintptr_t(_swig_i_5)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_sequence_edit(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *Edit, arg5 uintptr) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_edit_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_51(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_paged_edit(arg1 uintptr, arg2 uintptr, arg3 *Edit, arg4 uintptr) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_paged_edit_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_voidp(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_kept_slots_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_50(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_51(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

@@ -1214,6 +1214,149 @@ kvevict_status _wrap_kvevict_calibration_load_kvevict(kvevict_calibration *_swig
 }
 
 
+kvevict_status _wrap_kvevict_reorder_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_move *arg2 = (kvevict_move *) 0 ;
+  size_t arg3 ;
+  void *arg4 = (void *) 0 ;
+  size_t arg5 ;
+  kvevict_stream arg6 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (kvevict_move *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (void *)_swig_go_3;
+  arg5 = (size_t)_swig_go_4;
+  arg6 = (kvevict_stream)_swig_go_5;
+  
+  result = kvevict_reorder((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4,arg5,arg6);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_reorder_workspace_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, kvevict_workspace *_swig_go_3) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_move *arg2 = (kvevict_move *) 0 ;
+  size_t arg3 ;
+  kvevict_workspace *arg4 = (kvevict_workspace *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (kvevict_move *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (kvevict_workspace *)_swig_go_3;
+  
+  result = kvevict_reorder_workspace((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_rotate_kvevict(kvevict_plan *_swig_go_0, kvevict_rotation *_swig_go_1, long long _swig_go_2, kvevict_stream _swig_go_3) {
+  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
+  kvevict_rotation *arg2 = (kvevict_rotation *) 0 ;
+  size_t arg3 ;
+  kvevict_stream arg4 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_plan *)_swig_go_0;
+  arg2 = (kvevict_rotation *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (kvevict_stream)_swig_go_3;
+  
+  result = kvevict_rotate((struct kvevict_plan const *)arg1,(struct kvevict_rotation const *)arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequence_undo_bytes_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, long long *_swig_go_3) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_view *arg2 = (kvevict_view *) 0 ;
+  size_t arg3 ;
+  size_t *arg4 = (size_t *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (kvevict_view *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (size_t *)_swig_go_3;
+  
+  result = kvevict_sequence_undo_bytes(arg1,(struct kvevict_view const *)arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequence_undo_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_view *arg2 = (kvevict_view *) 0 ;
+  size_t arg3 ;
+  void *arg4 = (void *) 0 ;
+  size_t arg5 ;
+  kvevict_stream arg6 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (kvevict_view *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (void *)_swig_go_3;
+  arg5 = (size_t)_swig_go_4;
+  arg6 = (kvevict_stream)_swig_go_5;
+  
+  result = kvevict_sequence_undo(arg1,(struct kvevict_view const *)arg2,arg3,(void const *)arg4,arg5,arg6);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequence_edit_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, kvevict_edit *_swig_go_3, kvevict_stream _swig_go_4) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_view *arg2 = (kvevict_view *) 0 ;
+  size_t arg3 ;
+  kvevict_edit *arg4 = (kvevict_edit *) 0 ;
+  kvevict_stream arg5 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (kvevict_view *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (kvevict_edit *)_swig_go_3;
+  arg5 = (kvevict_stream)_swig_go_4;
+  
+  result = kvevict_sequence_edit(arg1,(struct kvevict_view const *)arg2,arg3,(struct kvevict_edit const *)arg4,arg5);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_paged_edit_kvevict(kvevict_paged_sequence *_swig_go_0, kvevict_sequence *_swig_go_1, kvevict_edit *_swig_go_2, kvevict_stream _swig_go_3) {
+  kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
+  kvevict_sequence *arg2 = (kvevict_sequence *) 0 ;
+  kvevict_edit *arg3 = (kvevict_edit *) 0 ;
+  kvevict_stream arg4 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_paged_sequence *)_swig_go_0;
+  arg2 = (kvevict_sequence *)_swig_go_1;
+  arg3 = (kvevict_edit *)_swig_go_2;
+  arg4 = (kvevict_stream)_swig_go_3;
+  
+  result = kvevict_paged_edit(arg1,arg2,(struct kvevict_edit const *)arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
 kvevict_status _wrap_kvevict_device_check_kvevict(int _swig_go_0) {
   kvevict_device arg1 ;
   kvevict_status result;
@@ -1523,67 +1666,6 @@ kvevict_status _wrap_kvevict_budget_for_mass_kvevict(kvevict_context *_swig_go_0
 }
 
 
-kvevict_status _wrap_kvevict_reorder_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
-  kvevict_context *arg1 = (kvevict_context *) 0 ;
-  kvevict_move *arg2 = (kvevict_move *) 0 ;
-  size_t arg3 ;
-  void *arg4 = (void *) 0 ;
-  size_t arg5 ;
-  kvevict_stream arg6 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  kvevict_status _swig_go_result;
-  
-  arg1 = (kvevict_context *)_swig_go_0;
-  arg2 = (kvevict_move *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (void *)_swig_go_3;
-  arg5 = (size_t)_swig_go_4;
-  arg6 = (kvevict_stream)_swig_go_5;
-  
-  result = kvevict_reorder((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4,arg5,arg6);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-kvevict_status _wrap_kvevict_reorder_workspace_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, kvevict_workspace *_swig_go_3) {
-  kvevict_context *arg1 = (kvevict_context *) 0 ;
-  kvevict_move *arg2 = (kvevict_move *) 0 ;
-  size_t arg3 ;
-  kvevict_workspace *arg4 = (kvevict_workspace *) 0 ;
-  kvevict_status result;
-  kvevict_status _swig_go_result;
-  
-  arg1 = (kvevict_context *)_swig_go_0;
-  arg2 = (kvevict_move *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (kvevict_workspace *)_swig_go_3;
-  
-  result = kvevict_reorder_workspace((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-kvevict_status _wrap_kvevict_rotate_kvevict(kvevict_plan *_swig_go_0, kvevict_rotation *_swig_go_1, long long _swig_go_2, kvevict_stream _swig_go_3) {
-  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
-  kvevict_rotation *arg2 = (kvevict_rotation *) 0 ;
-  size_t arg3 ;
-  kvevict_stream arg4 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  kvevict_status _swig_go_result;
-  
-  arg1 = (kvevict_plan *)_swig_go_0;
-  arg2 = (kvevict_rotation *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (kvevict_stream)_swig_go_3;
-  
-  result = kvevict_rotate((struct kvevict_plan const *)arg1,(struct kvevict_rotation const *)arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
 kvevict_status _wrap_kvevict_sequence_kept_slots_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, int *_swig_go_3, long long _swig_go_4) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   kvevict_view *arg2 = (kvevict_view *) 0 ;
@@ -1600,88 +1682,6 @@ kvevict_status _wrap_kvevict_sequence_kept_slots_kvevict(kvevict_sequence *_swig
   arg5 = (size_t)_swig_go_4;
   
   result = kvevict_sequence_kept_slots(arg1,(struct kvevict_view const *)arg2,arg3,arg4,arg5);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-kvevict_status _wrap_kvevict_sequence_undo_bytes_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, long long *_swig_go_3) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  kvevict_view *arg2 = (kvevict_view *) 0 ;
-  size_t arg3 ;
-  size_t *arg4 = (size_t *) 0 ;
-  kvevict_status result;
-  kvevict_status _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (kvevict_view *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (size_t *)_swig_go_3;
-  
-  result = kvevict_sequence_undo_bytes(arg1,(struct kvevict_view const *)arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-kvevict_status _wrap_kvevict_sequence_undo_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  kvevict_view *arg2 = (kvevict_view *) 0 ;
-  size_t arg3 ;
-  void *arg4 = (void *) 0 ;
-  size_t arg5 ;
-  kvevict_stream arg6 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  kvevict_status _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (kvevict_view *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (void *)_swig_go_3;
-  arg5 = (size_t)_swig_go_4;
-  arg6 = (kvevict_stream)_swig_go_5;
-  
-  result = kvevict_sequence_undo(arg1,(struct kvevict_view const *)arg2,arg3,(void const *)arg4,arg5,arg6);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-kvevict_status _wrap_kvevict_sequence_edit_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, kvevict_edit *_swig_go_3, kvevict_stream _swig_go_4) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  kvevict_view *arg2 = (kvevict_view *) 0 ;
-  size_t arg3 ;
-  kvevict_edit *arg4 = (kvevict_edit *) 0 ;
-  kvevict_stream arg5 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  kvevict_status _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (kvevict_view *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (kvevict_edit *)_swig_go_3;
-  arg5 = (kvevict_stream)_swig_go_4;
-  
-  result = kvevict_sequence_edit(arg1,(struct kvevict_view const *)arg2,arg3,(struct kvevict_edit const *)arg4,arg5);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-kvevict_status _wrap_kvevict_paged_edit_kvevict(kvevict_paged_sequence *_swig_go_0, kvevict_sequence *_swig_go_1, kvevict_edit *_swig_go_2, kvevict_stream _swig_go_3) {
-  kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
-  kvevict_sequence *arg2 = (kvevict_sequence *) 0 ;
-  kvevict_edit *arg3 = (kvevict_edit *) 0 ;
-  kvevict_stream arg4 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  kvevict_status _swig_go_result;
-  
-  arg1 = (kvevict_paged_sequence *)_swig_go_0;
-  arg2 = (kvevict_sequence *)_swig_go_1;
-  arg3 = (kvevict_edit *)_swig_go_2;
-  arg4 = (kvevict_stream)_swig_go_3;
-  
-  result = kvevict_paged_edit(arg1,arg2,(struct kvevict_edit const *)arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }

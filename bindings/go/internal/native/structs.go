@@ -133,6 +133,40 @@ func InitSequenceEviction() SequenceEviction {
 	return SequenceEviction{StructSize: 40}
 }
 
+// Rotation is kvevict_rotation.
+type Rotation struct {
+	StructSize  uint32
+	Layer       uint32
+	NTokens     uint32
+	NLists      uint32
+	TokenCounts uintptr
+	View        uintptr
+	Offsets     uintptr
+	OffsetsLen  uint64
+}
+
+// InitRotation is what its INIT macro sets.
+func InitRotation() Rotation {
+	return Rotation{StructSize: 48, NLists: 1}
+}
+
+// Edit is kvevict_edit.
+type Edit struct {
+	StructSize uint32
+	Kind       int32
+	First      uint32
+	End        uint32
+	NNew       uint32
+	To         uint32
+	Positions  int32
+	Reserved   uint32
+}
+
+// InitEdit is what its INIT macro sets.
+func InitEdit() Edit {
+	return Edit{StructSize: 32}
+}
+
 // DTypeInfo is kvevict_dtype_info.
 type DTypeInfo struct {
 	StructSize    uint32
@@ -251,40 +285,6 @@ type MassOptions struct {
 // InitMassOptions is what its INIT macro sets.
 func InitMassOptions() MassOptions {
 	return MassOptions{StructSize: 32, Scope: 1}
-}
-
-// Rotation is kvevict_rotation.
-type Rotation struct {
-	StructSize  uint32
-	Layer       uint32
-	NTokens     uint32
-	NLists      uint32
-	TokenCounts uintptr
-	View        uintptr
-	Offsets     uintptr
-	OffsetsLen  uint64
-}
-
-// InitRotation is what its INIT macro sets.
-func InitRotation() Rotation {
-	return Rotation{StructSize: 48, NLists: 1}
-}
-
-// Edit is kvevict_edit.
-type Edit struct {
-	StructSize uint32
-	Kind       int32
-	First      uint32
-	End        uint32
-	NNew       uint32
-	To         uint32
-	Positions  int32
-	Reserved   uint32
-}
-
-// InitEdit is what its INIT macro sets.
-func InitEdit() Edit {
-	return Edit{StructSize: 32}
 }
 
 // SequenceMemory is kvevict_sequence_memory.

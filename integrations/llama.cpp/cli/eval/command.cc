@@ -14,7 +14,7 @@
 #include "arguments.h"
 #include "candidates.h"
 #include "ggml_weights.h"
-#include "kvevict/experimental.h"
+#include "kvevict/kvevict.h"
 #include "llama_prefill.h"
 #include "maps.h"
 #include "own_prefill.h"
