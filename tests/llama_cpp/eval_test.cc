@@ -358,6 +358,10 @@ Test(llama_eval, makes_a_page_with_pictures) {
   cr_expect(!std::filesystem::exists(pictures + "bytes-1.svg"));
   cr_expect(!std::filesystem::exists(pictures + "needle-seen-0.svg"));
   cr_expect(Has(page, "Which rows stay") && !Has(page, "No heat maps"));
+  // An axis of one budget has room on both sides.
+  const ProgramRun one = RunProgram(
+      files.Arguments("-p keydiff:sink=0 --keep 25 --windows 1", "one"));
+  cr_expect(one.status == 0 && !Has(one.out, "arning"), "%s", one.out.c_str());
 }
 
 Test(llama_eval, tells_which_rows_stay) {
