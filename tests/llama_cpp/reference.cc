@@ -1,6 +1,6 @@
-// reference MODEL BACKENDS POLICY N_CTX CACHE_TYPE UNIFIED: what the adapter itself makes
-// of prompts, for a comparison with programs that evict by preload. A line of stdin is a
-// request:
+// reference MODEL BACKENDS POLICY N_CTX CACHE_TYPE UNIFIED [CALIBRATION]: what the adapter
+// itself makes of prompts, for a comparison with programs that evict by preload. A line of
+// stdin is a request:
 //   new PIECE N_PREDICT TOKEN...    a sequence begins, PIECE tokens at once; 0: all
 //   continue N_PREDICT TOKEN...     it goes on behind the last answer
 //   trim LENGTH N_PREDICT TOKEN...  it goes on behind this length
@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <fstream>
 #include <iostream>
 #include <limits>
 #include <span>
@@ -38,6 +39,12 @@ Context Open(llama_model* model, char** argv) {
                                     : type == "f32" ? GGML_TYPE_F32
                                                     : GGML_TYPE_F16;
   if (type == "f32") options.flash = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+  std::ostringstream calibration;
+  if (argv[7] != nullptr) {
+    calibration << std::ifstream(argv[7], std::ios::binary).rdbuf();
+  }
+  const std::string bytes = calibration.str();
+  if (!bytes.empty()) options.calibration = bytes;
   return llama_cli::OpenContext(model, argv[3], options);
 }
 

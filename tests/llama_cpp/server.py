@@ -30,6 +30,7 @@ class Paths:
     kvevict: pathlib.Path
     write_model: pathlib.Path
     reference: pathlib.Path
+    program: pathlib.Path
     work: pathlib.Path
 
     @property
@@ -60,6 +61,14 @@ class Paths:
         path = self.work / f"{arch}.gguf"
         if not path.exists():
             subprocess.run([self.write_model, path, arch], check=True)
+        return path
+
+    def calibration(self, arch, text):
+        """A file that `kvevict-llama-cli calibrate` makes of a model and a text."""
+        words, path = self.work / f"{arch}.txt", self.work / f"{arch}.kvcal"
+        words.write_text(text)
+        subprocess.run([self.program, "calibrate", "-m", self.model(arch), "-f", words,
+                        "-o", path, "--tokens", "200"], check=True, capture_output=True)
         return path
 
 
@@ -199,11 +208,12 @@ def task(prompt, n, **more):
 class Reference:
     """Sequences that a program evicts by the adapter's own functions."""
 
-    def __init__(self, paths, policy, n_ctx=4096, cache_type="f16", unified=True, arch="llama"):
+    def __init__(self, paths, policy, n_ctx=4096, cache_type="f16", unified=True, arch="llama",
+                 calibration=None):
         self.process = subprocess.Popen(
             paths.command(paths.reference)
             + [str(paths.model(arch)), str(paths.backends), policy, str(n_ctx), cache_type,
-               str(int(unified))],
+               str(int(unified))] + ([] if calibration is None else [str(calibration)]),
             env=paths.environment(None), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.n_evictions, self.margin = 0, 0.0  # of the last answer
 

@@ -1,4 +1,4 @@
-"""server_test.py PROGRAMS PRELOAD ADAPTER KVEVICT WRITE_MODEL REFERENCE: a real
+"""server_test.py PROGRAMS PRELOAD ADAPTER KVEVICT WRITE_MODEL REFERENCE PROGRAM: a real
 llama-server with libkvevict-llama-preload.so, over HTTP.
 
 Where the budget covers a prompt, answers are those of the server without the library.
@@ -351,6 +351,40 @@ class LengthTest(ServerCase):
             self.assertEqual(server.get("/props")["default_generation_settings"]["n_ctx"], 4096)
 
 
+class CalibrationTest(ServerCase):
+    """KVEVICT_CALIBRATION: a file of `kvevict-llama-cli calibrate`."""
+
+    TEXT = text_of(random_tokens(2000, 7))
+
+    def test_answers_are_those_of_the_adapter(self):
+        file = PATHS.calibration("llama", self.TEXT)
+        for policy in ("triattention:budget=64,margin=16",
+                       "expected-attention:budget=64,margin=16"):
+            with Reference(PATHS, policy, calibration=file) as own, \
+                    Server(PATHS, policy, KVEVICT_CALIBRATION=str(file)) as server:
+                prompts, wanted = steady_prompts(own, 8)
+                self.assertEqual([server.answer(p, N) for p in prompts], wanted)
+                self.assert_said(server, "is evicted")
+                self.assertEqual(len(server.evictions()), 2 * len(prompts))
+        with Reference(PATHS, policy) as without:
+            self.assertNotEqual([without.answer(p, N) for p in prompts], wanted)
+
+    def test_a_file_that_is_missing_or_of_another_model(self):
+        prompt, policy = random_tokens(300, 95), "triattention:budget=64"
+        with Server(PATHS, None) as whole:
+            wanted = whole.answer(prompt, N)
+        for file, why in (
+                (PATHS.work / "none", "none cannot be read"), (PATHS.work, "cannot be read"),
+                (PATHS.calibration("qwen3", self.TEXT), "rope_layout 0 is not the plan's 1")):
+            with Server(PATHS, policy, KVEVICT_CALIBRATION=str(file)) as server:
+                for _ in range(2):
+                    self.assertEqual(server.answer(prompt, N), wanted)
+                said = [line for line in server.said() if "nothing is evicted: " in line]
+                self.assertEqual(len(said), 1, server.said())
+                self.assertIn(why, said[0])
+                self.assertEqual(server.evictions(), [])
+
+
 class CompletionTest(ServerCase):
     def test_llama_completion(self):
         with Reference(PATHS, POLICY) as reference:
@@ -381,9 +415,9 @@ def main():
         print("Python 3.11 or newer is needed")
         sys.exit(77)
     work = pathlib.Path(tempfile.mkdtemp(prefix="kvevict-"))
-    PATHS = Paths(*map(pathlib.Path, sys.argv[1:7]), work)
+    PATHS = Paths(*map(pathlib.Path, sys.argv[1:8]), work)
     try:
-        test = unittest.main(argv=[sys.argv[0], *sys.argv[7:]], exit=False)
+        test = unittest.main(argv=[sys.argv[0], *sys.argv[8:]], exit=False)
     finally:
         shutil.rmtree(work)
     sys.exit(not test.result.wasSuccessful())

@@ -24,7 +24,7 @@ internal static class Models
     public static LLamaWeights Random(string architecture = "llama")
     {
         if (s_weights.TryGetValue(architecture, out LLamaWeights? weights)) return weights;
-        string path = Path.Combine(Path.GetTempPath(), $"random-{architecture}.gguf");
+        string path = PathOf(architecture);
         using (Process writer = Process.Start(Environment.GetEnvironmentVariable("KVEVICT_TEST_WRITE_MODEL")!, [path, architecture]))
         {
             writer.WaitForExit();
@@ -32,6 +32,9 @@ internal static class Models
         }
         return s_weights[architecture] = LLamaWeights.LoadFromFile(Parameters(path, 512));
     }
+
+    /// <summary>The file of a random model.</summary>
+    public static string PathOf(string architecture) => Path.Combine(Path.GetTempPath(), $"random-{architecture}.gguf");
 
     /// <summary>One thread, since llama.cpp's others spin; K and V in f32, so that bounds can be tight.</summary>
     public static ModelParams Parameters(string path, uint cells) => new(path)

@@ -56,9 +56,6 @@ public static class KvEvictLLama
     /// <param name="policy">A policy's text form, as <c>snapkv:budget=2048,margin=64</c>.</param>
     /// <param name="options">What applies to these contexts; null for the defaults.</param>
     /// <exception cref="ArgumentException">The policy is no policy, or one that llama.cpp's cache cannot hold.</exception>
-    public static void EvictEveryContext(string? policy, KvEvictContextOptions? options = null)
-    {
-        if (policy is not null) Native.CheckPolicy(policy);
+    public static void EvictEveryContext(string? policy, KvEvictContextOptions? options = null) =>
         Native.Order(policy, options ?? new KvEvictContextOptions { AutoEvict = true }, forAll: true);
-    }
 }

@@ -195,7 +195,7 @@ public static unsafe class LLamaContextExtensions
         where T : IDisposable
     {
         options ??= new KvEvictContextOptions();
-        Native.CheckPolicy(policy);
+        ArgumentNullException.ThrowIfNull(policy);
         Native.Order(policy, options, forAll: false);
         T made;
         try

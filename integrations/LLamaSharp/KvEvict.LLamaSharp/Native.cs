@@ -56,43 +56,47 @@ internal static unsafe class Native
             : new KvEvictLLamaException((KvEvictLLamaStatus)status, message);
     }
 
-    /// <summary>Throws what is wrong with a policy.</summary>
-    public static void CheckPolicy(string policy)
-    {
-        CheckEnabled();
-        ArgumentNullException.ThrowIfNull(policy);
-        fixed (byte* text = Utf8(policy))
-        {
-            nint kv;
-            Check(kvevict_llama_create(text, null, &kv));
-            kvevict_llama_destroy(kv);
-        }
-    }
-
-    /// <summary>Asks for the next context of this thread, or for all; without a policy takes that back.</summary>
+    /// <summary>
+    /// Asks for the next context of this thread, or for all, and throws what is wrong with the policy. Null takes that
+    /// back.
+    /// </summary>
     public static void Order(string? policy, KvEvictContextOptions options, bool forAll)
     {
         CheckEnabled();
         ArgumentOutOfRangeException.ThrowIfNegative(options.QueryRows);
         ArgumentOutOfRangeException.ThrowIfNegative(options.LogicalContextSize);
         fixed (byte* text = policy is null ? null : Utf8(policy))
+        fixed (byte* calibration = options.Calibration.Span)
         {
-            kvevict_llamasharp_order(text, (uint)options.QueryRows, options.AutoEvict ? 1 : 0,
-                                     (uint)options.LogicalContextSize, forAll ? 1 : 0);
+            var adapter = new AdapterOptions
+            {
+                StructSize = (uint)sizeof(AdapterOptions),
+                QueryRows = (uint)options.QueryRows,
+                Calibration = calibration,
+                CalibrationLength = (nuint)options.Calibration.Length,
+            };
+            if (text is not null)
+            {
+                nint kv;
+                Check(kvevict_llama_create(text, &adapter, &kv));
+                kvevict_llama_destroy(kv);
+            }
+            kvevict_llamasharp_order(text, &adapter, options.AutoEvict ? 1 : 0, (uint)options.LogicalContextSize,
+                                     forAll ? 1 : 0);
         }
     }
 
     public static byte[] Utf8(string text) => Encoding.UTF8.GetBytes(text + '\0');
 
     [DllImport(Library)] internal static extern void kvevict_llamasharp_places(nuint callback, nuint userData);
-    [DllImport(Library)] internal static extern void kvevict_llamasharp_order(byte* policy, uint queryRows, int automatic, uint told, int forAll);
+    [DllImport(Library)] internal static extern void kvevict_llamasharp_order(byte* policy, AdapterOptions* options, int automatic, uint told, int forAll);
     [DllImport(Library)] internal static extern nint kvevict_llamasharp_adapter(nint ctx, byte** why);
     [DllImport(Library)] internal static extern int kvevict_llamasharp_automatic(nint ctx, int value);
     [DllImport(Library)] internal static extern void kvevict_llamasharp_changed(nint ctx, int seq);
     [DllImport(Library)] internal static extern void kvevict_llamasharp_log(delegate* unmanaged<byte*, int, void> write);
 
     [DllImport(Library)] internal static extern nint kvevict_llama_last_error_message();
-    [DllImport(Library)] internal static extern int kvevict_llama_create(byte* policy, void* options, nint* kv);
+    [DllImport(Library)] internal static extern int kvevict_llama_create(byte* policy, AdapterOptions* options, nint* kv);
     [DllImport(Library)] internal static extern void kvevict_llama_destroy(nint kv);
     [DllImport(Library)] internal static extern int kvevict_llama_evict(nint kv, int seq, EvictOptions* options, Report* report);
     [DllImport(Library)] internal static extern int kvevict_llama_end_prompt(nint kv, int seq);
@@ -105,6 +109,15 @@ internal static unsafe class Native
     [DllImport(Library)] internal static extern int kvevict_sequence_stored_length(nint sequence, uint layer, uint head, uint* length);
     [DllImport(Library)] internal static extern int kvevict_sequence_logical_length(nint sequence, uint* length);
     [DllImport(Library)] internal static extern int kvevict_sequence_keep_positions(nint sequence, uint layer, uint head, int* positions, nuint capacity, nuint* count);
+
+    /// <summary>kvevict_llama_options.</summary>
+    internal struct AdapterOptions
+    {
+        public uint StructSize, QueryRows;
+        public nint Context;
+        public byte* Calibration;
+        public nuint CalibrationLength;
+    }
 
     /// <summary>kvevict_llama_evict_options.</summary>
     internal struct EvictOptions

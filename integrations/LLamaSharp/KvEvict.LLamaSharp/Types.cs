@@ -43,6 +43,13 @@ public sealed record KvEvictContextOptions
 
     /// <summary>How many last queries are kept for scores, as <c>query_rows</c> of kvevict-llama.h. 0: the policy's window.</summary>
     public int QueryRows { get; init; }
+
+    /// <summary>
+    /// The bytes of a file that <c>kvevict-llama-cli calibrate</c> made of the model. triattention needs them, and
+    /// expected-attention takes their statistics in place of those of the sequence's own queries. Empty: none. The
+    /// first eviction compares them with the model.
+    /// </summary>
+    public ReadOnlyMemory<byte> Calibration { get; init; }
 }
 
 /// <summary>What an eviction did.</summary>

@@ -22,18 +22,20 @@ KVEVICT_LLAMASHARP_API void kvevict_llamasharp_places(size_t callback,
 }
 
 /* The next context of this thread, or all without an order of their own; policy NULL: none.
- * The policy must be one that kvevict_llama_create() takes. */
-KVEVICT_LLAMASHARP_API void kvevict_llamasharp_order(const char* policy,
-                                                     uint32_t query_rows,
-                                                     int32_t automatic,
-                                                     uint32_t n_ctx_told,
-                                                     int32_t for_all) {
+ * Policy and options must be some that kvevict_llama_create() takes; the calibration is
+ * copied. */
+KVEVICT_LLAMASHARP_API void kvevict_llamasharp_order(
+    const char* policy, const kvevict_llama_options* options, int32_t automatic,
+    uint32_t n_ctx_told, int32_t for_all) {
   std::optional<Order> order;
   if (policy != nullptr) {
-    order = Order{.policy = policy,
-                  .query_rows = query_rows,
-                  .automatic = automatic != 0,
-                  .n_ctx_told = n_ctx_told};
+    order =
+        Order{.policy = policy,
+              .query_rows = options->query_rows,
+              .calibration = {static_cast<const char*>(options->calibration),
+                              options->calibration_len},
+              .automatic = automatic != 0,
+              .n_ctx_told = n_ctx_told};
   }
   if (for_all != 0) {
     SetOrderForAll(std::move(order));

@@ -56,6 +56,12 @@ bool Evict(Context& c, const Rows& rows) {
     }
     const std::string why = kvevict_llama_last_error_message();
     const bool lost = why.starts_with("sequence lost: ");
+    if (why.starts_with("options.calibration: ")) {
+      // It is not the model's, so no eviction of this context can succeed.
+      c.automatic = false;
+      SayOnce("nothing is evicted: ", why);
+      return true;
+    }
     if (status == KVEVICT_ERROR_INVALID_ARGUMENT) {
       if (!s.waits) Log("seq ", seq, " is not evicted yet: ", why);
       s.waits = true;

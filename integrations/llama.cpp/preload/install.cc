@@ -5,8 +5,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <mutex>
 #include <optional>
+#include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "context.h"
@@ -116,6 +119,13 @@ std::optional<Order> Ordered() {
   return std::nullopt;
 }
 
+// The file's bytes; "" if it cannot be read.
+std::string ReadFile(const char* path) {
+  std::ostringstream bytes;
+  bytes << std::ifstream(path, std::ios::binary).rdbuf();
+  return bytes.str();
+}
+
 // The adapter of the context that will be made with `params`; NULL if there is none, and
 // `why` then has the reason.
 kvevict_llama* Install(const llama_model* model, const Order& order,
@@ -125,8 +135,23 @@ kvevict_llama* Install(const llama_model* model, const Order& order,
     why = std::string("a context is left as it is: ") + reason;
     return nullptr;
   }
+  std::string_view calibration = order.calibration;
+  if (const char* const path =
+          order.unasked ? Setting("KVEVICT_CALIBRATION") : nullptr) {
+    static const std::string bytes = ReadFile(path);
+    if (bytes.empty()) {
+      why = std::string("nothing is evicted: KVEVICT_CALIBRATION=") + path +
+            " cannot be read, or is empty";
+      return nullptr;
+    }
+    calibration = bytes;
+  }
   kvevict_llama_options options = KVEVICT_LLAMA_OPTIONS_INIT;
   options.query_rows = order.query_rows;
+  if (!calibration.empty()) {
+    options.calibration = calibration.data();
+    options.calibration_len = calibration.size();
+  }
   kvevict_llama* kv = nullptr;
   if (!UseUpstream() ||
       kvevict_llama_create(order.policy.c_str(), &options, &kv) != KVEVICT_OK) {

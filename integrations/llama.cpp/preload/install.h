@@ -12,8 +12,10 @@ namespace kvevict::llama_preload {
 
 struct Order {
   std::string policy;
-  uint32_t query_rows = 0;  // as in kvevict_llama_options
-  bool automatic = true;    // evicted after each decode
+  // As in kvevict_llama_options.
+  uint32_t query_rows = 0;
+  std::string calibration = {};
+  bool automatic = true;  // evicted after each decode
   uint32_t n_ctx_told =
       0;  // what llama_n_ctx() tells, if it is more than the cells
   bool unasked = false;  // the program knows nothing of it
