@@ -211,7 +211,10 @@ KV_KERNEL(add_key_sums, KeyDiffParams, kDiffThreads, 4) {
 // Grid (n_tokens / KeyDiffBlockRows() of the longest layer, n_kv_heads,
 // n_layers). p.keys.lanes threads share a row, and each has its part of
 // kDiffRows rows. Reads every key once and writes 4 bytes per key.
-KV_KERNEL(key_diffs, KeyDiffParams, kDiffThreads, kReadsQuantized ? 3 : 4) {
+KV_KERNEL(key_diffs, KeyDiffParams, kDiffThreads,
+          (kDTypesOfRows >> kU4 & 1) ? 2
+          : kReadsQuantized          ? 3
+                                     : 4) {
   const KeyDiffLayer& layer = p.layers[blockIdx.z];
   const uint32_t head = blockIdx.y;
   const uint32_t n_tokens =

@@ -32,13 +32,14 @@ struct Gpu {
   // The part of it that mma.sync reaches. From sm_90 on the rest needs other
   // instructions; 63 % was measured (arXiv:2402.13499).
   double mma_sync_share;
+  uint32_t fma_per_clock;  // of a multiprocessor, f32
 };
 inline constexpr Gpu kGpus[] = {
-    {"A100 SXM 80 GB", 80, 108, 1.41, 2039, 312, 1.0},
-    {"A40", 86, 84, 1.74, 696, 149.7, 1.0},
-    {"L40S", 89, 142, 2.52, 864, 362, 1.0},
-    {"H100 SXM", 90, 132, 1.83, 3350, 989.4, 0.63},
-    {"H200", 90, 132, 1.83, 4800, 989.4, 0.63}};
+    {"A100 SXM 80 GB", 80, 108, 1.41, 2039, 312, 1.0, 64},
+    {"A40", 86, 84, 1.74, 696, 149.7, 1.0, 128},
+    {"L40S", 89, 142, 2.52, 864, 362, 1.0, 128},
+    {"H100 SXM", 90, 132, 1.83, 3350, 989.4, 0.63, 128},
+    {"H200", 90, 132, 1.83, 4800, 989.4, 0.63, 128}};
 
 // The work of a multiprocessor's four schedulers in a clock; exp2 and the like in
 // results (Programming Guide, "Throughput of Native Arithmetic Instructions").

@@ -255,9 +255,13 @@ Variant Make(const Attention& a, bool mma, int sm) {
   if (a.logit_heads > 1) {
     variant.options.push_back(define("KV_LOGIT_HEADS", a.logit_heads));
   }
+  const auto shape = ShapeWindowAttention(mma, a.q_dtype, a.head_dim, a.window,
+                                          a.group, tile_keys);
+  variant.uses_mma = mma;
+  variant.n_tile_products = 16.0 * shape.tiles_per_block * tile_keys *
+                            a.head_dim *
+                            (SplitsQueries(mma, a.q_dtype) ? 2 : 1);
   if (mma) {
-    const auto shape = ShapeWindowAttention(mma, a.q_dtype, a.head_dim,
-                                            a.window, a.group, tile_keys);
     variant.n_matrices = a.head_dim / 16;
     // f32 queries have a high part and a low one.
     const size_t n_parts = SplitsQueries(mma, a.q_dtype) ? 2 : 1;
@@ -275,10 +279,11 @@ Variant Make(const Attention& a, bool mma, int sm) {
     const bool is_capped =
         std::find(variant.options.begin(), variant.options.end(),
                   define("KV_SOFTCAP", 1)) != variant.options.end();
-    variant.is_flagship =
-        !is_capped && a.q_dtype == kBF16 && copies &&
-        a.head_dim == kFlagship.head_dim && a.window == kFlagship.window &&
-        a.group == kFlagship.group && !a.paged && a.out == kSumOfGroup;
+    variant.is_flagship = !is_capped && a.q_dtype == kBF16 && copies &&
+                          a.head_dim == kFlagship.head_dim &&
+                          a.window == kFlagship.window &&
+                          a.group == kFlagship.group && !a.paged && !a.ragged &&
+                          a.out == kSumOfGroup;
     if (copies) {
       variant.n_copies = CeilDiv(tile_keys * a.head_dim / 8, shape.threads);
     }

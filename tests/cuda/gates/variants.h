@@ -29,6 +29,8 @@ struct Variant {
   size_t n_copies = 0;
   uint32_t n_most_registers = 128;    // of a thread, of blocks of 256
   size_t n_tile_bytes = 0;            // on their way while one is multiplied
+  double n_tile_products = 0;         // of a scorer's block
+  bool uses_mma = false;              // for these
   uint32_t dynamic_shared_bytes = 0;  // the most
   std::string_view dynamic_kernel;    // whose these are; empty: all kernels
   bool is_flagship = false;           // the scorer of prediction.h
