@@ -485,11 +485,9 @@ void test_cache_copy_rows(test_cache* to, const test_cache* from,
 /* Fills rows with random bytes, but no number above 2 and no scale above 2^-4. */
 static void FillQuantized(test_random* random, kvevict_dtype dtype,
                           uint8_t* row, uint32_t n_bytes) {
-  const uint32_t block = dtype == KVEVICT_DTYPE_Q8_0   ? 34
-                         : dtype == KVEVICT_DTYPE_Q4_0 ? 18
-                                                       : 0;
-  const bool is_fp8 =
-      dtype == KVEVICT_DTYPE_FP8_E4M3 || dtype == KVEVICT_DTYPE_FP8_E5M2;
+  const kvevict_dtype_info info = test_dtype_info(dtype);
+  const uint32_t block = info.block_elements > 2 ? info.block_bytes : 0;
+  const bool is_fp8 = oracle_small_float_of(dtype).n_fraction != 0;
   for (uint32_t b = 0; b < n_bytes; ++b) {
     row[b] = (uint8_t)test_random_u64(random);
     if (is_fp8) row[b] &= 0xBF;
