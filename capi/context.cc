@@ -7,9 +7,9 @@
 namespace kvevict::capi {
 
 // The public enumerators are written by hand, and agree with the rows.
-#define KVEVICT_DTYPE(Name, text, id, bytes, block, block_bytes, scale,       \
-                      minimum, move, score, rotate, packing, lowest, highest, \
-                      PUBLIC_NAME)                                            \
+#define KVEVICT_DTYPE(Name, text, id, bytes, block, block_bytes, scale, \
+                      minimum, move, score, rotate, packing, codes,     \
+                      PUBLIC_NAME)                                      \
   static_assert(id == KVEVICT_DTYPE_##PUBLIC_NAME);
 #include "core/dtypes.inc"
 #undef KVEVICT_DTYPE

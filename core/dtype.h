@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <iterator>
 
+#include "core/codes.h"
 #include "core/parts.h"
 
 namespace kvevict {
@@ -14,9 +15,6 @@ enum class DType : int32_t {
 #include "core/dtypes.inc"
 #undef KVEVICT_DTYPE
 };
-
-// How codes lie in a row; see core/dtypes.inc.
-enum class Packing : uint32_t { kNumbers, kBytes, kPairs, kHalves, kBlocks };
 
 // Whether rows have a scale beside them.
 enum class Scale : uint32_t { kNone, kOptional, kNeeded };
@@ -33,25 +31,38 @@ struct DTypeInfo {
   bool can_score;
   bool can_rotate;
   Packing packing;
-  int32_t lowest, highest;  // of integer codes
-  bool is_built;            // false: refused, see core/parts.h
+  CodeNumbers codes;
+  bool is_built;  // false: refused, see core/parts.h
 
   // True for floating-point numbers, which need no decoding parameters.
   constexpr bool is_plain() const { return element_bytes > 1; }
   constexpr bool is_quantized() const { return can_score && !is_plain(); }
   // Codes are integers, with a scale of their row or element.
   constexpr bool is_scaled_integer() const {
-    return highest != 0 && packing != Packing::kBlocks;
+    return codes.highest != 0 && packing != Packing::kBlocks;
   }
 };
 
+constexpr bool IsBuilt(const char* text, Packing packing) {
+  return IsBuilt(text) && (packing == Packing::kNumbers || IsBuilt("codes"));
+}
+
 inline constexpr DTypeInfo kDTypes[] = {
-#define KVEVICT_DTYPE(Name, text, id, bytes, block, block_bytes, scale,       \
-                      minimum, move, score, rotate, packing, lowest, highest, \
-                      public_name)                                            \
-  {DType::k##Name,      text,         bytes,     block,        block_bytes,   \
-   Scale(scale),        minimum != 0, move != 0, score != 0,   rotate != 0,   \
-   Packing::k##packing, lowest,       highest,   IsBuilt(text)},
+#define KVEVICT_DTYPE(Name, text, id, bytes, block, block_bytes, scale,  \
+                      minimum, move, score, rotate, packing, codes, ...) \
+  {DType::k##Name,                                                       \
+   text,                                                                 \
+   bytes,                                                                \
+   block,                                                                \
+   block_bytes,                                                          \
+   Scale(scale),                                                         \
+   minimum != 0,                                                         \
+   move != 0,                                                            \
+   score != 0,                                                           \
+   rotate != 0,                                                          \
+   Packing::k##packing,                                                  \
+   codes,                                                                \
+   IsBuilt(text, Packing::k##packing)},
 #include "core/dtypes.inc"
 #undef KVEVICT_DTYPE
 };
@@ -64,11 +75,13 @@ constexpr const DTypeInfo* FindDType(int32_t id) {
   return nullptr;
 }
 
-// Rows stand at their ids.
+// Rows stand at their ids, and have decoders.
 static_assert([] {
   int32_t id = 0;
   for (const DTypeInfo& info : kDTypes) {
     if (static_cast<int32_t>(info.dtype) != id++) return false;
+    const CodeNumbers& codes = info.codes;
+    if (codes.is_float() && !codes.can_be_decoded()) return false;
   }
   return true;
 }());

@@ -1,6 +1,7 @@
 // What this build carries. CMake's KVEVICT_WITHOUT leaves out dtypes, by their
-// texts in core/dtypes.inc, and operations, by their names in core/ops.inc: calls
-// that need one are refused, and its code is not linked.
+// texts in core/dtypes.inc or as `codes` all that are quantized, and operations, by
+// their names in core/ops.inc: calls that need one are refused, and its code is not
+// linked.
 #ifndef KVEVICT_CORE_PARTS_H_
 #define KVEVICT_CORE_PARTS_H_
 

@@ -21,7 +21,7 @@ BEGIN {
           "kvevict_policy_get_number=- kvevict_policy_need=KvPolicy.NeedOf kvevict_policy_set=- " \
           "kvevict_policy_set_number=- " \
           "kvevict_device_check=KvEvictLibrary.CheckDevice"
-  spelled = "BF16 DType E4M3 E5M2 FP8"
+  spelled = "DType"
   split("bool char double float int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t " \
         "uint64_t size_t uintptr_t void", c, " ")
   split("bool byte double float sbyte byte short ushort int uint long ulong nuint nuint void",

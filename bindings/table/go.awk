@@ -13,7 +13,7 @@ BEGIN {
           "kvevict_policy_format=Policy.String kvevict_policy_get=- " \
           "kvevict_policy_get_number=- kvevict_policy_need=Policy.NeedOf kvevict_policy_set=- " \
           "kvevict_policy_set_number=-"
-  spelled = "ABI BF16 CPU CUDA DType E4M3 E5M2 FP8 GPU KV LLM LSE LibCUDA LibNVRTC NVRTC OK RoPE SIMD"
+  spelled = "ABI CPU CUDA DType GPU KV LLM LSE LibCUDA LibNVRTC NVRTC OK RoPE SIMD"
   split("bool char double float int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t " \
         "uint64_t size_t uintptr_t", c, " ")
   split("bool byte float64 float32 int8 uint8 int16 uint16 int32 uint32 int64 " \

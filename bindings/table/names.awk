@@ -4,10 +4,11 @@
 #
 # from what pkg/abi/table.sh prints, a row `call name` for each function, and what rows.c
 # prints. LANGUAGE.awk has the functions type_name(c_name) and value_here(enum, value).
-# `spelled` has the words that are not written Likethis, `named` names that do not follow from
-# the C name: c=here ..., where "-" is none, and `nothing` what NULL is. With `counted` names
-# lose the n_ of a number, for which they end in `n_names`, and the unit of a stride. FOLDER
-# also gets kvevict_types.i, SWIG's lists of the header's types and their names here.
+# `spelled` has the words that are not written Likethis; a dtype's words with a digit, as FP8,
+# are not either. `named` has names that do not follow from the C name: c=here ..., where "-"
+# is none, and `nothing` what NULL is. With `counted` names lose the n_ of a number, for which
+# they end in `n_names`, and the unit of a stride. FOLDER also gets kvevict_types.i, SWIG's lists
+# of the header's types and their names here.
 #
 # For each struct of options.txt make_options(struct) is called, when its `n_fields` scalars are
 # known: field_name[i] is C's name, field_here[i] the name here, and field_c_type[i],
@@ -24,6 +25,10 @@ BEGIN {
     if (cell[1] == "struct") struct_of_row = cell[2]
     if (cell[1] == "field") has_field[struct_of_row, cell[2]]
     if (cell[1] == "param") parameter[cell[2]]
+    if (cell[1] == "dtype") {
+      n = split(toupper(cell[5]), of_dtype, "_")
+      for (i = 1; i <= n; i++) if (of_dtype[i] ~ /[0-9]/) dtype_words = dtype_words " " of_dtype[i]
+    }
     if (cell[1] == "value") {
       enum_of[cell[2]] = enum_of_row; value_of[enum_of_row, cell[3]] = cell[2]
     }
@@ -125,11 +130,11 @@ function options_name(struct) {
   return prefix ((struct, "name") in option ? option[struct, "name"] : camel(struct))
 }
 
-# "kvevict_gpu_info" -> "GPUInfo", if GPU is among the words of `spelled`. Numbers
+# "kvevict_gpu_info" -> "GPUInfo", if GPU is one of the words above. Numbers
 # stay apart: "Q8_0".
 function camel(name, words, n, i, joined, list) {
   if (!("" in spelling)) {
-    n = split(spelled, list, " "); spelling[""]
+    n = split(spelled dtype_words, list, " "); spelling[""]
     for (i = 1; i <= n; i++) spelling[tolower(list[i])] = list[i]
   }
   sub(/^kvevict_/, "", name)

@@ -1,5 +1,5 @@
 /* Prints a row `param key Type doc` for each parameter of policies, and a row
- * `dtype id block_elements block_bytes` for each dtype. */
+ * `dtype id block_elements block_bytes name` for each dtype. */
 #include <stdio.h>
 
 #define KVEVICT_PARAM(key, Type, value, range, has, words, doc) \
@@ -7,7 +7,7 @@
 
 #define KVEVICT_DTYPE(Name, text, id, element_bytes, block_elements, \
                       block_bytes, ...)                              \
-  puts("dtype\t" #id "\t" #block_elements "\t" #block_bytes);
+  puts("dtype\t" #id "\t" #block_elements "\t" #block_bytes "\t" text);
 
 int main(void) {
 #include "core/dtypes.inc"

@@ -94,32 +94,8 @@ struct CodesOfPairs {
   }
 };
 
-struct CodesE4M3 {
-  static constexpr size_t kPerByte = 1;
-  static constexpr bool kHasMinimum = false;
-  // As in DecodeF16, no subnormal f32 occurs in the arithmetic.
-  template <class DF>
-  static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* codes, size_t i) {
-    const hn::RebindToUnsigned<DF> du;
-    const auto bits = hn::BitCast(du, CodesU8::Widen(df, codes, i));
-    const auto size = hn::And(bits, hn::Set(du, 0x7Fu));
-    const auto sign = hn::ShiftLeft<24>(hn::Xor(bits, size));
-    const auto rebias = hn::Set(du, (127u - 7u) << 23);
-    const auto normal = hn::Add(hn::ShiftLeft<20>(size), rebias);
-    // Subnormal: 2^-6 (1 + fraction) - 2^-6.
-    const auto one = hn::Set(du, 1u << 23);
-    const auto least = hn::BitCast(df, hn::Add(rebias, one));
-    const auto subnormal =
-        hn::BitCast(du, hn::Sub(hn::BitCast(df, hn::Add(normal, one)), least));
-    auto result =
-        hn::IfThenElse(hn::Lt(size, hn::Set(du, 8u)), subnormal, normal);
-    result = hn::IfThenElse(hn::Eq(size, hn::Set(du, 0x7Fu)),
-                            hn::Set(du, 0x7FC00000u), result);
-    return hn::BitCast(df, hn::Or(result, sign));
-  }
-};
-
-struct CodesE5M2 {
+// The upper halves of f16.
+struct CodesOfUpperHalves {
   static constexpr size_t kPerByte = 1;
   static constexpr bool kHasMinimum = false;
   template <class DF>
@@ -131,19 +107,54 @@ struct CodesE5M2 {
   }
 };
 
+// Other floats, which have no infinities.
+template <DType kDType>
+struct CodesOfFloats {
+  static constexpr size_t kPerByte = 1;
+  static constexpr bool kHasMinimum = false;
+  // As in DecodeF16, no subnormal f32 occurs in the arithmetic.
+  template <class DF>
+  static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* codes, size_t i) {
+    constexpr CodeNumbers kCodes = InfoOf(kDType).codes;
+    const hn::RebindToUnsigned<DF> du;
+    const auto bits = hn::BitCast(du, CodesU8::Widen(df, codes, i));
+    const auto size = hn::And(bits, hn::Set(du, 0x7Fu));
+    const auto sign = hn::ShiftLeft<24>(hn::Xor(bits, size));
+    const auto rebias = hn::Set(du, kCodes.bias_bits());
+    const auto normal =
+        hn::Add(hn::ShiftLeft<23 - kCodes.fraction>(size), rebias);
+    // Subnormal: the least normal number times 1 + fraction, minus that number.
+    const auto one = hn::Set(du, 1u << 23);
+    const auto least = hn::BitCast(df, hn::Add(rebias, one));
+    const auto subnormal =
+        hn::BitCast(du, hn::Sub(hn::BitCast(df, hn::Add(normal, one)), least));
+    auto result = hn::IfThenElse(
+        hn::Lt(size, hn::Set(du, 1u << kCodes.fraction)), subnormal, normal);
+    result = hn::IfThenElse(hn::Gt(size, hn::Set(du, kCodes.largest)),
+                            hn::Set(du, 0x7FC00000u), result);
+    return hn::BitCast(df, hn::Or(result, sign));
+  }
+};
+
 // The codes of a dtype that lie one after the other: bytes, pairs, or the bytes of
 // blocks.
 template <DType kDType>
-struct DTypeCodes
-    : std::conditional_t<
-          InfoOf(kDType).packing == Packing::kPairs,
-          CodesOfPairs<-InfoOf(kDType).lowest>,
-          std::conditional_t<InfoOf(kDType).lowest == 0, CodesU8,
-                             CodesOfI8<InfoOf(kDType).takes_minimum>>> {};
-template <>
-struct DTypeCodes<DType::kE4M3> : CodesE4M3 {};
-template <>
-struct DTypeCodes<DType::kE5M2> : CodesE5M2 {};
+constexpr auto FindCodes() {
+  constexpr DTypeInfo kInfo = InfoOf(kDType);
+  if constexpr (kInfo.codes.is_half_of_f16()) {
+    return CodesOfUpperHalves();
+  } else if constexpr (kInfo.codes.is_float()) {
+    return CodesOfFloats<kDType>();
+  } else if constexpr (kInfo.packing == Packing::kPairs) {
+    return CodesOfPairs<-kInfo.codes.lowest>();
+  } else if constexpr (kInfo.codes.lowest == 0) {
+    return CodesU8();
+  } else {
+    return CodesOfI8<kInfo.takes_minimum>();
+  }
+}
+template <DType kDType>
+using DTypeCodes = decltype(FindCodes<kDType>());
 
 // Calls use() with a quantized dtype as a constant; false if it is not one.
 template <class Use>

@@ -1,5 +1,5 @@
-// Encodes floats as codes of one byte each, and packs codes. A new dtype is one
-// more struct, which turns a vector into integers.
+// Encodes floats as codes of one byte each, and packs codes. An encoder turns a
+// vector into integers.
 #if defined(KVEVICT_CORE_DTYPES_ENCODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_DTYPES_ENCODE_INL_H_
 #undef KVEVICT_CORE_DTYPES_ENCODE_INL_H_
@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/dtype.h"
 #include "core/dtypes/load-inl.h"
 #include "hwy/highway.h"
 
@@ -107,11 +108,8 @@ struct ToReached {
   }
 };
 
-// Numbers with one sign bit, 7 - kFraction bits of exponent and kFraction of
-// fraction: the nearest, halves to even. Larger values become the largest
-// number.
-template <uint32_t kFraction, uint32_t kBias, uint32_t kLargest,
-          uint32_t kInfinity, uint32_t kNaN>
+// The nearest float, halves to even. Larger values become the largest number.
+template <DType kDType>
 struct ToSmallFloat {
   float scale;
   template <class DF>
@@ -119,8 +117,9 @@ struct ToSmallFloat {
       DF df, hn::VFromD<DF> v) const {
     const hn::RebindToUnsigned<DF> du;
     const hn::RebindToSigned<DF> di;
-    constexpr uint32_t kShift = 23 - kFraction;
-    constexpr uint32_t kRebias = (127 - kBias) << 23;
+    constexpr CodeNumbers kCodes = InfoOf(kDType).codes;
+    constexpr uint32_t kShift = 23 - kCodes.fraction;
+    constexpr uint32_t kRebias = kCodes.bias_bits();
     // the smallest normal number
     constexpr uint32_t kLeast = kRebias + (1u << 23);
     const auto bits = hn::BitCast(du, hn::Div(v, hn::Set(df, scale)));
@@ -136,22 +135,20 @@ struct ToSmallFloat {
     const auto normal =
         hn::ShiftRight<kShift>(hn::Add(hn::Add(size, half), odd));
     // A number whose ulp is that of subnormal numbers.
-    constexpr uint32_t kAnchor = kLeast + ((23 - kFraction) << 23);
+    constexpr uint32_t kAnchor = kLeast + (kShift << 23);
     const auto anchor = hn::BitCast(df, hn::Set(du, kAnchor));
     const auto subnormal =
         hn::Sub(hn::BitCast(du, hn::Add(hn::BitCast(df, size), anchor)),
                 hn::Set(du, kAnchor));
     auto code = hn::IfThenElse(is_above(kLeast - 1), normal, subnormal);
-    code = hn::Min(code, hn::Set(du, kLargest));
+    code = hn::Min(code, hn::Set(du, kCodes.largest));
     const auto is_infinite = hn::Eq(size, hn::Set(du, 0x7F800000u));
-    code = hn::IfThenElse(is_infinite, hn::Set(du, kInfinity), code);
-    code = hn::IfThenElse(is_above(0x7F800000u), hn::Set(du, kNaN),
+    code = hn::IfThenElse(is_infinite, hn::Set(du, kCodes.infinity), code);
+    code = hn::IfThenElse(is_above(0x7F800000u), hn::Set(du, kCodes.nan),
                           hn::Or(code, sign));
     return hn::BitCast(di, code);
   }
 };
-using ToE4M3 = ToSmallFloat<3, 7, 0x7E, 0x7F, 0x7F>;
-using ToE5M2 = ToSmallFloat<2, 15, 0x7B, 0x7C, 0x7E>;
 
 // Like C's roundf(), halves away from 0, but a value just below a half counts
 // as a half.

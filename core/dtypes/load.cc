@@ -90,7 +90,8 @@ HWY_INLINE void LoadBlocks(const uint8_t* row, size_t first, size_t n,
     if constexpr (kBytes - sizeof(uint16_t) == kBlock) {
       LoadCodes<DTypeCodes<kDType>>(codes + i, n_now, by, part);
     } else {
-      LoadHalves<-InfoOf(kDType).lowest>(codes, kBlock / 2, i, n_now, by, part);
+      LoadHalves<-InfoOf(kDType).codes.lowest>(codes, kBlock / 2, i, n_now, by,
+                                               part);
     }
   };
   row += first / kBlock * kBytes;
@@ -117,7 +118,7 @@ HWY_INLINE void LoadElements(const RowSource& rows, const uint8_t* row,
                              size_t first, size_t n, const Unscaled& by,
                              float* HWY_RESTRICT out) {
   constexpr DTypeInfo kInfo = InfoOf(kDType);
-  constexpr int32_t kZero = -kInfo.lowest;
+  constexpr int32_t kZero = -kInfo.codes.lowest;
   if constexpr (kInfo.packing == Packing::kBlocks) {
     LoadBlocks<kDType>(row, first, n, out);
   } else if constexpr (kInfo.packing == Packing::kHalves) {

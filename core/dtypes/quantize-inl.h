@@ -1,6 +1,5 @@
 // Stores rows of f32 as quantized dtypes, with a scale and a minimum per row if
-// those move; see docs/dtypes.md. A new dtype is one more case of
-// StoreQuantized().
+// those move; see docs/dtypes.md.
 #if defined(KVEVICT_CORE_DTYPES_QUANTIZE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_DTYPES_QUANTIZE_INL_H_
 #undef KVEVICT_CORE_DTYPES_QUANTIZE_INL_H_
@@ -235,7 +234,7 @@ HWY_INLINE ToInteger IntegersOf(const FloatRow& row, const RowSource& to,
   return by;
 }
 
-// The scale of a row of fp8 whose largest number is `largest`.
+// The scale of a row of floats whose largest number is `largest`.
 HWY_INLINE float ScaleOf(const FloatRow& row, const RowSource& to, uint32_t r,
                          float largest) {
   if (to.scale.base == nullptr) return 1.0f;
@@ -264,23 +263,16 @@ struct RowCoder {
 inline HWY_NOINLINE RowCoder CoderOf(const FloatRow& row, const RowSource& to,
                                      uint32_t r) {
   RowCoder coder{};
-  const auto find = [&](float lowest, float highest) HWY_ATTR {
-    coder.by = IntegersOf(row, to, r, lowest, highest);
+  const DTypeInfo& info = InfoOf(to.dtype);
+  const CodeNumbers& codes = info.codes;
+  if (codes.is_float()) {
+    coder.by.scale =
+        ScaleOf(row, to, r, std::bit_cast<float>(codes.largest_bits()));
+  } else if (info.is_scaled_integer()) {  // blocks have scales of their own
+    coder.by = IntegersOf(row, to, r, static_cast<float>(codes.lowest),
+                          static_cast<float>(codes.highest));
     if (!to.scale.is_constant && coder.by.scale > 0.0f) {
       coder.inverse = 1.0f / coder.by.scale;
-    }
-  };
-  switch (to.dtype) {
-    case DType::kE4M3:
-      coder.by.scale = ScaleOf(row, to, r, 448.0f);
-      break;
-    case DType::kE5M2:
-      coder.by.scale = ScaleOf(row, to, r, 57344.0f);
-      break;
-    default: {
-      const DTypeInfo& info = InfoOf(to.dtype);
-      if (!info.is_scaled_integer()) break;  // blocks have scales of their own
-      find(static_cast<float>(info.lowest), static_cast<float>(info.highest));
     }
   }
   return coder;
@@ -420,9 +412,17 @@ inline HWY_NOINLINE void StoreQuantized(const RowCoder& coder,
   auto* const row = const_cast<uint8_t*>(to.Row(r));
   const auto bytewise = [&](const auto& encode)
                             HWY_ATTR { StoreBytewise(encode, from, to, row); };
-  if (to.dtype == DType::kE4M3) return bytewise(ToE4M3{coder.by.scale});
-  if (to.dtype == DType::kE5M2) return bytewise(ToE5M2{coder.by.scale});
-  switch (InfoOf(to.dtype).packing) {
+  const DTypeInfo& info = InfoOf(to.dtype);
+  if (info.codes.is_float()) {
+    WithQuantized(to.dtype, [&](auto dtype) HWY_ATTR {
+      constexpr DType kTo = decltype(dtype)::value;
+      if constexpr (InfoOf(kTo).codes.is_float()) {
+        bytewise(ToSmallFloat<kTo>{coder.by.scale});
+      }
+    });
+    return;
+  }
+  switch (info.packing) {
     case Packing::kBytes:
       return WithIntegers(coder, bytewise);
     case Packing::kPairs:

@@ -77,7 +77,7 @@ HWY_INLINE bool CodesFour(const RowSource& to) {
   };
   const DTypeInfo& info = InfoOf(to.dtype);
   if (!info.is_scaled_integer()) return to.dtype == DType::kQ8_0;
-  return info.lowest == 0 && moves(to.scale) && moves(to.minimum) &&
+  return info.codes.lowest == 0 && moves(to.scale) && moves(to.minimum) &&
          (info.packing != Packing::kBytes || to.IsPacked(1));
 }
 
@@ -147,7 +147,7 @@ HWY_INLINE void StoreCodes(const ToReached& encode, const float* from, size_t n,
 HWY_INLINE bool StoreFourIntegers(const FourRows& rows, size_t n) {
   const DTypeInfo& info = InfoOf(rows.to[0]->dtype);
   FourNumbers numbers;
-  if (!FindNumbers(rows, n, static_cast<float>(info.highest), &numbers)) {
+  if (!FindNumbers(rows, n, static_cast<float>(info.codes.highest), &numbers)) {
     return false;
   }
   for (uint32_t r = 0; r < kFour; ++r) {

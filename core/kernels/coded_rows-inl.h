@@ -122,7 +122,7 @@ template <DType kDType>
 struct DecodeHalves {
   template <class DF>
   static HWY_INLINE hn::VFromD<DF> Load(DF df, const CodedRow& row, size_t i) {
-    constexpr int32_t kZero = -InfoOf(kDType).lowest;
+    constexpr int32_t kZero = -InfoOf(kDType).codes.lowest;
     return Unscale<CodesOfNibbles<false, kZero>>(
         df, LoadOfHalves<kZero>(df, row.codes, i, row.half), row.by);
   }
@@ -140,8 +140,8 @@ struct DecodeBlocks {
     if constexpr (kBytes - sizeof(uint16_t) == kBlock) {
       return hn::Mul(DTypeCodes<kDType>::Load(df, codes, i % kBlock), scale);
     } else {
-      return hn::Mul(LoadOfHalves<-InfoOf(kDType).lowest>(df, codes, i % kBlock,
-                                                          kBlock / 2),
+      return hn::Mul(LoadOfHalves<-InfoOf(kDType).codes.lowest>(
+                         df, codes, i % kBlock, kBlock / 2),
                      scale);
     }
   }

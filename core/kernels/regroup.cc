@@ -23,8 +23,8 @@ class Panel {
  public:
   explicit Panel(const RowSource& to)
       : to_(to),
-        lowest_(static_cast<float>(InfoOf(to.dtype).lowest)),
-        highest_(static_cast<float>(InfoOf(to.dtype).highest)) {}
+        lowest_(static_cast<float>(InfoOf(to.dtype).codes.lowest)),
+        highest_(static_cast<float>(InfoOf(to.dtype).codes.highest)) {}
 
   void Read(const RowSource& rows, uint32_t r, size_t first, size_t n,
             uint32_t into) {

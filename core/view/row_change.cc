@@ -113,7 +113,7 @@ Status CheckChanged(const kvevict_view& view, const kvevict_view& destination,
   if (scale == nullptr || !info.takes_minimum) return Status();
   const bool stays = IsConstant(destination, *scale);
   if (minimum == nullptr) {
-    if (stays || info.lowest < 0) return Status();
+    if (stays || info.codes.lowest < 0) return Status();
     return InvalidArgument(
         "companions: none has role %s, without which %s.dtype %s cannot store "
         "numbers below 0",

@@ -13,7 +13,7 @@ KV_DEVICE float Larger(float a, float b) { return a < b ? b : a; }
 KV_DEVICE float Smaller(float a, float b) { return b < a ? b : a; }
 
 constexpr bool IsSmallFloat(int dtype) {
-  return dtype == kE4M3 || dtype == kE5M2;
+  return FactsOf(dtype).codes.is_float();
 }
 
 // The range of a row.
@@ -105,10 +105,10 @@ struct Coder {
 };
 
 constexpr float LowestCode(int dtype) {
-  return static_cast<float>(FactsOf(dtype).lowest);
+  return static_cast<float>(FactsOf(dtype).codes.lowest);
 }
 constexpr float HighestCode(int dtype) {
-  return static_cast<float>(FactsOf(dtype).highest);
+  return static_cast<float>(FactsOf(dtype).codes.highest);
 }
 
 // The scale and minimum of a row of codes.
@@ -137,13 +137,13 @@ KV_DEVICE Coder NumbersOf(const Range& range, uint32_t scale_dtype,
   return {scale, minimum, 0.0f};
 }
 
-// The scale of a row of fp8.
+// The scale of a row of floats.
 template <int kDType>
 KV_DEVICE float ScaleOf(const Range& range, uint32_t dtype) {
   const float size = ToFloat<kF32>(range.largest_finite);
   if (size == 0.0f) return 1.0f;
-  const float scale =
-      RoundedUp(StepOf(size, kDType == kE4M3 ? 448.0f : 57344.0f), dtype);
+  constexpr uint32_t kLargest = FactsOf(kDType).codes.largest_bits();
+  const float scale = RoundedUp(StepOf(size, ToFloat<kF32>(kLargest)), dtype);
   return scale + Multiply(scale, 0.0f);
 }
 
@@ -158,18 +158,17 @@ KV_DEVICE uint32_t NearestInteger(float v) {
 // most the largest.
 template <int kDType>
 KV_DEVICE uint32_t SmallFloat(float v) {
-  constexpr uint32_t kFraction = kDType == kE4M3 ? 3 : 2;
-  constexpr uint32_t kShift = 23 - kFraction;
-  constexpr uint32_t kRebias = (kDType == kE4M3 ? 127 - 7 : 127 - 15) << 23;
+  constexpr CodeNumbers kCodes = FactsOf(kDType).codes;
+  constexpr uint32_t kShift = 23 - kCodes.fraction;
+  constexpr uint32_t kRebias = kCodes.bias_bits();
   // the smallest normal number
   constexpr uint32_t kLeast = kRebias + (1u << 23);
-  constexpr uint32_t kLargest = kDType == kE4M3 ? 0x7e : 0x7b;
   constexpr uint32_t kAnchor = kLeast + (kShift << 23);
   const uint32_t bits = FromFloat<kF32>(v);
   const uint32_t size = bits & 0x7fffffffu;
   const uint32_t sign = bits >> 24 & 0x80u;
-  if (size > kInfinityBits) return kDType == kE4M3 ? 0x7f : 0x7e;
-  if (size == kInfinityBits) return sign | (kDType == kE4M3 ? 0x7f : 0x7c);
+  if (size > kInfinityBits) return kCodes.nan;
+  if (size == kInfinityBits) return sign | kCodes.infinity;
   uint32_t code;
   if (size >= kLeast) {
     code = (size - kRebias + (1u << (kShift - 1)) - 1 + (size >> kShift & 1)) >>
@@ -178,7 +177,7 @@ KV_DEVICE uint32_t SmallFloat(float v) {
     code =
         FromFloat<kF32>(ToFloat<kF32>(size) + ToFloat<kF32>(kAnchor)) - kAnchor;
   }
-  return sign | (code < kLargest ? code : kLargest);
+  return sign | (code < kCodes.largest ? code : kCodes.largest);
 }
 
 // The code for dtypes without blocks, in the low bits.

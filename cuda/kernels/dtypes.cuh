@@ -33,7 +33,7 @@ struct DTypeTag {
   static constexpr uint32_t kPer16 = PerLoad(kDType);
   static constexpr DTypeFacts kFacts = FactsOf(kDType);
   // Blocks of 32 codes, each after its own scale.
-  static constexpr bool kHasBlocks = kFacts.packing == CodePacking::kBlocks;
+  static constexpr bool kHasBlocks = kFacts.packing == Packing::kBlocks;
   static constexpr uint32_t kBlockBytes = kFacts.nibbles ? 18 : 34;
 };
 
@@ -67,22 +67,27 @@ KV_DEVICE float FromCode(uint32_t code, float zero) {
 // The value of a code, before scale and minimum.
 template <int kDType>
 KV_DEVICE float ValueOfCode(uint32_t code) {
-  if constexpr (kDType == kE4M3) {
-    // As f16 bits the value is 2^-8 times the right one, and NaN is a number.
-    const uint32_t size = code & 0x7f;
-    const float value = ToFloat<kF16>((code & 0x80) << 8 | size << 7) * 256.0f;
-    return size == 0x7f ? ToFloat<kF32>(kNaNBits) : value;
-  } else if constexpr (kDType == kE5M2) {
+  constexpr DTypeFacts kFacts = FactsOf(kDType);
+  constexpr CodeNumbers kCodes = kFacts.codes;
+  if constexpr (kCodes.is_half_of_f16()) {
     return ToFloat<kF16>(code << 8);
+  } else if constexpr (kCodes.is_float()) {
+    // As f16 bits the value is too small by the difference of the biases, and NaN
+    // is a number.
+    constexpr auto kFactor = static_cast<float>(1u << (15 - kCodes.bias));
+    const uint32_t size = code & 0x7f;
+    const float value =
+        ToFloat<kF16>((code & 0x80) << 8 | size << (10 - kCodes.fraction)) *
+        kFactor;
+    return size > kCodes.largest ? ToFloat<kF32>(kNaNBits) : value;
   } else {
-    constexpr DTypeFacts kFacts = FactsOf(kDType);
-    constexpr bool kIsSigned = kFacts.lowest < 0;
+    constexpr bool kIsSigned = kCodes.lowest < 0;
     // Bytes are two's complements, nibbles are above their lowest.
     if constexpr (kIsSigned && !kFacts.nibbles) {
       return FromCode(code ^ 0x80, 128.0f);
     }
     return FromCode(code,
-                    kIsSigned ? static_cast<float>(-kFacts.lowest) : 0.0f);
+                    kIsSigned ? static_cast<float>(-kCodes.lowest) : 0.0f);
   }
 }
 
@@ -114,9 +119,9 @@ KV_DEVICE ElementPlace FindElement(Tag, const RowLayout& layout,
     const int64_t block = int64_t{i / 32} * Tag::kBlockBytes;
     const uint32_t code = i % (kNibbles ? 16 : 32);
     return {block + 2 + code, kNibbles ? i / 16 % 2 * 4 : 0, block, i};
-  } else if constexpr (Tag::kFacts.packing == CodePacking::kPairs) {
+  } else if constexpr (Tag::kFacts.packing == Packing::kPairs) {
     return {int64_t{i / 2}, 4 - i % 2 * 4, 0, i};
-  } else if constexpr (Tag::kFacts.packing == CodePacking::kHalves) {
+  } else if constexpr (Tag::kFacts.packing == Packing::kHalves) {
     const bool is_high = i >= n_elements / 2;
     return {int64_t{is_high ? i - n_elements / 2 : i}, is_high ? 4u : 0u, 0, i};
   } else {

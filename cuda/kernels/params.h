@@ -20,6 +20,8 @@ typedef long long int64_t;
 #include <cstdint>
 #endif
 
+#include "core/codes.h"
+
 namespace kvevict::cuda {
 
 // The numbers of kvevict_dtype.
@@ -44,38 +46,28 @@ enum : uint32_t {
 #undef KVEVICT_DTYPE
 };
 
-// How codes lie in a row; see core/dtypes.inc.
-enum class CodePacking : uint32_t {
-  kNumbers,
-  kBytes,
-  kPairs,
-  kHalves,
-  kBlocks
-};
 struct DTypeFacts {
-  CodePacking packing;
+  Packing packing;
   bool nibbles;  // two elements to a byte
   bool minimum;  // rows may have one
-  int lowest, highest;
+  CodeNumbers codes;
 };
 constexpr DTypeFacts FactsOf(int dtype) {
 #define KVEVICT_DTYPE(Name, text, id, bytes, block, block_bytes, scale,       \
-                      minimum, move, score, rotate, packing, lowest, highest, \
-                      ...)                                                    \
+                      minimum, move, score, rotate, packing, codes, ...)      \
   if (dtype == id) {                                                          \
-    return {CodePacking::k##packing, (block > block_bytes), minimum != 0,     \
-            lowest, highest};                                                 \
+    return {Packing::k##packing, (block > block_bytes), minimum != 0, codes}; \
   }
 #include "core/dtypes.inc"
 #undef KVEVICT_DTYPE
-  return {CodePacking::kNumbers, false, false, 0, 0};
+  return {Packing::kNumbers, false, false, NoCodes()};
 }
 constexpr bool IsNibbles(int dtype) { return FactsOf(dtype).nibbles; }
 // The elements in 16 bytes of a row, if elements are contiguous and in order.
 constexpr uint32_t PerLoad(int dtype) {
   if (dtype == kF32) return 4;
   if ((kPlainDTypes >> dtype & 1) != 0) return 8;
-  return FactsOf(dtype).packing == CodePacking::kPairs ? 32 : 16;
+  return FactsOf(dtype).packing == Packing::kPairs ? 32 : 16;
 }
 
 // The layout of a plane's rows. Slot s, head h, element e is at

@@ -26,7 +26,7 @@ struct Column {
 
   // With nibbles the high one is the second element.
   KV_DEVICE uint32_t Element(uint32_t k) const {
-    if constexpr (To::kFacts.packing == CodePacking::kPairs)
+    if constexpr (To::kFacts.packing == Packing::kPairs)
       return 2 * byte + 1 - k;
     return byte + k * (rows.to.n_elements / 2);
   }

@@ -116,7 +116,7 @@ KV_DEVICE void StoreCodes(To tag, const From& from, const ToRow& to) {
   };
   if constexpr (IsNibbles(To::kValue)) {
     for (uint32_t j = from.lane; j < n / 2; j += kWarp) {
-      const bool pairs = To::kFacts.packing == CodePacking::kPairs;
+      const bool pairs = To::kFacts.packing == Packing::kPairs;
       const uint32_t low = code(pairs ? 2 * j + 1 : j);
       const uint32_t high = code(pairs ? 2 * j : n / 2 + j);
       StoreGlobal(to.address + j, static_cast<uint8_t>(low | high << 4));

@@ -151,7 +151,7 @@ constexpr WindowAttentionShape ShapeWindowAttention(
 
 // Codes of one byte, all of which f16 and bf16 can represent.
 constexpr bool HasByteCodes(uint32_t dtype) {
-  return FactsOf(static_cast<int>(dtype)).packing == CodePacking::kBytes;
+  return FactsOf(static_cast<int>(dtype)).packing == Packing::kBytes;
 }
 
 // Whether tensor cores have elements that hold the keys exactly, and take the

@@ -18,7 +18,7 @@ KV_DEVICE uint32_t ElementOfCode(uint32_t code) {
   const float v = ValueOfCode<KV_K_DTYPE>(code);
   if constexpr (kElement == kBF16) {
     return FromFloat<kF32>(v) >> 16;
-  } else if constexpr (KV_K_DTYPE == kE5M2) {
+  } else if constexpr (FactsOf(KV_K_DTYPE).codes.is_half_of_f16()) {
     return code << 8;
   } else {
     return v == v ? FromFloat<kF16>(v) : 0x7e00;

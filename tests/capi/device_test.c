@@ -1,5 +1,6 @@
 #include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/floats.h"
 
 Test(device, cpu_is_always_there) {
   EXPECT_OK(kvevict_device_check(KVEVICT_DEVICE_CPU));
@@ -34,7 +35,10 @@ Test(dtype, enumeration_ends_with_an_error_and_untouched_output) {
   GUARD(info);
   info.struct_size = sizeof info;
   const kvevict_dtype_info before = info;
-  EXPECT_INVALID(kvevict_dtype_at(12, &info), "index", "12");
+  const uint32_t n = (uint32_t)test_last_dtype() + 1;
+  char number[16];
+  snprintf(number, sizeof number, "%u", n);
+  EXPECT_INVALID(kvevict_dtype_at(n, &info), "index", number);
   EXPECT_INVALID(kvevict_dtype_at(UINT32_MAX, &info), "index");
   cr_assert(memcmp(&info, &before, sizeof info) == 0);
 }

@@ -1,5 +1,5 @@
 /* Reproduces results of published implementations through presets: scores within
- * f32 rounding, keep sets where scores decide, rows bit for bit. */
+ * f32 rounding, and keep sets where scores decide. */
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <math.h>
@@ -173,34 +173,6 @@ static void Free(vector_files* v) {
   test_npy_free(&v->sums);
 }
 
-/* The array's f16 numbers in a dtype that holds them exactly: [head, token, dim].
- * An absent array gives an absent plane. */
-static kvevict_plane Plane(const test_npy* array, kvevict_dtype dtype) {
-  kvevict_plane plane;
-  memset(&plane, 0, sizeof plane);
-  if (array->bytes == NULL) return plane;
-  const uint32_t size = test_element_bytes(dtype);
-  const size_t n = (size_t)array->shape[0] * array->shape[1] * array->shape[2];
-  uint8_t* bytes = malloc(n * size);
-  for (size_t i = 0; i < n; ++i) {
-    const float value = test_load(KVEVICT_DTYPE_F16, array->bytes + 2 * i);
-    test_store(dtype, value, bytes + i * size);
-    EXPECT(test_load(dtype, bytes + i * size) == value, "%g is not exact",
-           (double)value);
-  }
-  plane.data = (uint64_t)(uintptr_t)bytes;
-  plane.dtype = dtype;
-  plane.head_dim = array->shape[2];
-  plane.token_stride_bytes = (int64_t)array->shape[2] * size;
-  plane.head_stride_bytes = plane.token_stride_bytes * array->shape[1];
-  return plane;
-}
-
-static void FreePlane(kvevict_plane* plane) {
-  free((void*)(uintptr_t)plane->data);
-  plane->data = 0;
-}
-
 /* The inputs of the signal beside keys. */
 typedef struct vector_inputs {
   kvevict_plane queries, mean, covariance, sums;
@@ -220,7 +192,7 @@ static void MakeInputs(const vector_files* v, kvevict_dtype dtype,
   memset(out, 0, sizeof *out);
   out->inputs = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
   if (v->q.bytes != NULL) {
-    out->queries = Plane(&v->q, dtype);
+    out->queries = test_npy_plane(&v->q, dtype);
     out->inputs.queries = &out->queries;
   }
   if (v->sums.bytes != NULL) {
@@ -368,8 +340,8 @@ static void RunCase(const vector_case* c, const vector_files* v,
       test_geometry(c->n_layers, v->n_tokens, &layer);
   kvevict_view view = KVEVICT_VIEW_INIT;
   view.n_kv_heads = v->n_kv_heads;
-  view.k = Plane(&v->k, dtype);
-  view.v = Plane(&v->v, dtype);
+  view.k = test_npy_plane(&v->k, dtype);
+  view.v = test_npy_plane(&v->v, dtype);
   vector_inputs given;
   MakeInputs(v, dtype, &given);
   const size_t n_scores = (size_t)v->n_kv_heads * v->n_tokens;
@@ -396,9 +368,9 @@ static void RunCase(const vector_case* c, const vector_files* v,
   }
   test_plan_destroy(p);
   free(scores);
-  FreePlane(&view.k);
-  FreePlane(&view.v);
-  FreePlane(&given.queries);
+  test_npy_plane_free(&view.k);
+  test_npy_plane_free(&view.v);
+  test_npy_plane_free(&given.queries);
 }
 
 ParameterizedTestParameters(vectors,
@@ -433,8 +405,8 @@ static void EvictCase(const vector_case* c, const vector_files* v) {
   for (uint32_t l = 0; l < c->n_layers; ++l) {
     views[l] = (kvevict_view)KVEVICT_VIEW_INIT;
     views[l].n_kv_heads = v->n_kv_heads;
-    views[l].k = Plane(&v->k, KVEVICT_DTYPE_F16);
-    views[l].v = Plane(&v->v, KVEVICT_DTYPE_F16);
+    views[l].k = test_npy_plane(&v->k, KVEVICT_DTYPE_F16);
+    views[l].v = test_npy_plane(&v->v, KVEVICT_DTYPE_F16);
     EXPECT_OK(test_observe(sequence, l, &given.queries, v->window,
                            v->n_tokens - v->window));
     inputs[l] = given.inputs;
@@ -470,10 +442,10 @@ static void EvictCase(const vector_case* c, const vector_files* v) {
   }
   free(keep);
   for (uint32_t l = 0; l < c->n_layers; ++l) {
-    FreePlane(&views[l].k);
-    FreePlane(&views[l].v);
+    test_npy_plane_free(&views[l].k);
+    test_npy_plane_free(&views[l].v);
   }
-  FreePlane(&given.queries);
+  test_npy_plane_free(&given.queries);
   kvevict_sequence_destroy(sequence);
   test_plan_destroy(p);
 }
@@ -498,15 +470,15 @@ static void SharesOf(const test_npy* rows, bool are_keys, float* shares) {
   const kvevict_layer_geometry layer =
       test_layer(n_heads, n_heads, rows->shape[2], rows->shape[2]);
   const kvevict_geometry geometry = test_geometry(1, n, &layer);
-  kvevict_plane alike = Plane(rows, KVEVICT_DTYPE_F32);
+  kvevict_plane alike = test_npy_plane(rows, KVEVICT_DTYPE_F32);
   float* const numbers = (float*)(uintptr_t)alike.data;
   for (size_t i = 0; i < (size_t)n_heads * n * rows->shape[2]; ++i) {
     numbers[i] = 1.0f;
   }
   kvevict_view view = KVEVICT_VIEW_INIT;
   view.n_kv_heads = n_heads;
-  view.k = are_keys ? Plane(rows, KVEVICT_DTYPE_F32) : alike;
-  view.v = are_keys ? alike : Plane(rows, KVEVICT_DTYPE_F32);
+  view.k = are_keys ? test_npy_plane(rows, KVEVICT_DTYPE_F32) : alike;
+  view.v = are_keys ? alike : test_npy_plane(rows, KVEVICT_DTYPE_F32);
   test_plan* p = test_plan_create("cur-kvpress:sink=0", &geometry,
                                   KVEVICT_OPERATION_SCORE, 1);
   EXPECT_OK(test_score(p, NULL, &view, n, shares, (size_t)n_heads * n));
@@ -519,8 +491,8 @@ static void SharesOf(const test_npy* rows, bool are_keys, float* shares) {
     shares[i] *= (float)(sum * (n - w < kWindow ? n - w : kWindow));
   }
   test_plan_destroy(p);
-  FreePlane(&view.k);
-  FreePlane(&view.v);
+  test_npy_plane_free(&view.k);
+  test_npy_plane_free(&view.v);
 }
 
 /* CURPress with leverage_type kv_avg adds the same shares that kvevict multiplies. */
@@ -547,138 +519,5 @@ Test(vectors, shares_of_norms_average_to_published_scores) {
   test_plan_destroy(p);
   free(of_keys);
   free(of_values);
-  Free(&v);
-}
-
-/* The authors' LagKV shows no scores, so everything it keeps is compared. */
-Test(vectors, budgets_of_partitions_keep_the_published_set) {
-  vector_files v;
-  memset(&v, 0, sizeof v);
-  snprintf(v.folder, sizeof v.folder, "%s/vectors/%s", test_shared_dir,
-           "lagkv_official__S300_lag64");
-  test_npy theirs = test_npy_read(v.folder, "keep", "<i4", 2);
-  if (theirs.bytes == NULL) {
-    fprintf(stderr, "skipped: no reference vectors in %s\n", v.folder);
-    cr_skip_test("no reference vectors in %s", v.folder);
-  }
-  v.k = test_npy_read(v.folder, "K", "<f2", 3);
-  v.v = test_npy_read(v.folder, "V", "<f2", 3);
-  const uint32_t n_heads = v.k.shape[0], n = v.k.shape[1];
-  const kvevict_layer_geometry layer =
-      test_layer(n_heads, n_heads, v.k.shape[2], v.v.shape[2]);
-  const kvevict_geometry geometry = test_geometry(1, n, &layer);
-  const char* const policy = "lagkv-original:sink=4,block=64";
-  kvevict_view view = KVEVICT_VIEW_INIT;
-  view.n_kv_heads = n_heads;
-  view.k = Plane(&v.k, KVEVICT_DTYPE_F32);
-  view.v = Plane(&v.v, KVEVICT_DTYPE_F32);
-  const size_t n_scores = (size_t)n_heads * n;
-  float* scores = malloc(n_scores * sizeof(float));
-  int32_t* keep = malloc(n_scores * sizeof(int32_t));
-  test_plan* p =
-      test_plan_create(policy, &geometry, KVEVICT_OPERATION_SCORE, 1);
-  EXPECT_OK(test_score(p, NULL, &view, n, scores, n_scores));
-  test_plan_destroy(p);
-  p = test_plan_create_to_select(policy, &geometry, 1);
-  uint32_t n_keep = 0;
-  EXPECT_OK(
-      test_select(p, 0, scores, n_scores, n, NULL, 0, keep, n_scores, &n_keep));
-  EXPECT(n_keep == theirs.shape[1], "%u kept, not %u", n_keep, theirs.shape[1]);
-  for (size_t i = 0; i < (size_t)n_heads * n_keep; ++i) {
-    const int32_t want = ((const int32_t*)theirs.bytes)[i];
-    EXPECT(keep[i] == want, "kept %d, not %d", keep[i], want);
-  }
-  test_plan_destroy(p);
-  FreePlane(&view.k);
-  FreePlane(&view.v);
-  free(scores);
-  free(keep);
-  test_npy_free(&theirs);
-  Free(&v);
-}
-
-/* R-KV's redundancy, with scores that are all 0. */
-Test(vectors, redundancy_is_the_published_one) {
-  vector_files v;
-  memset(&v, 0, sizeof v);
-  snprintf(v.folder, sizeof v.folder, "%s/vectors/%s", test_shared_dir,
-           "rkv_official__gqa8x2_D64_S256");
-  test_npy theirs = test_npy_read(v.folder, "redundancy", "<f4", 2);
-  if (theirs.bytes == NULL) {
-    fprintf(stderr, "skipped: no reference vectors in %s\n", v.folder);
-    cr_skip_test("no reference vectors in %s", v.folder);
-  }
-  v.k = test_npy_read(v.folder, "K", "<f2", 3);
-  const uint32_t n_heads = v.k.shape[0], n = v.k.shape[1];
-  const kvevict_layer_geometry layer =
-      test_layer(n_heads, n_heads, v.k.shape[2], 0);
-  const kvevict_geometry geometry = test_geometry(1, n, &layer);
-  float* zeros = calloc((size_t)n_heads * n, sizeof(float));
-  float* scores = malloc((size_t)n_heads * n * sizeof(float));
-  const kvevict_plane given = test_floats_plane(zeros, n);
-  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
-  inputs.scores = &given;
-  kvevict_view view = KVEVICT_VIEW_INIT;
-  view.n_kv_heads = n_heads;
-  view.k = Plane(&v.k, KVEVICT_DTYPE_F32);
-  test_plan* p = test_plan_create("custom:sink=0,redundancy=1", &geometry,
-                                  KVEVICT_OPERATION_SCORE, 1);
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
-  job.n_tokens = n;
-  job.view = &view;
-  job.inputs = &inputs;
-  job.scores = scores;
-  job.scores_len = (size_t)n_heads * n;
-  EXPECT_OK(
-      kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes, NULL));
-  for (size_t i = 0; i < (size_t)n_heads * n; ++i) {
-    const float want = ((const float*)theirs.bytes)[i];
-    EXPECT(fabsf(-scores[i] - want) <= 2e-5f * want,
-           "score %zu: %.9g, not %.9g", i, (double)-scores[i], (double)want);
-  }
-  test_plan_destroy(p);
-  FreePlane(&view.k);
-  free(zeros);
-  free(scores);
-  test_npy_free(&theirs);
-  Free(&v);
-}
-
-Test(vectors, compaction_reproduces_published_rows) {
-  const vector_case* c = &kCases[1];
-  vector_files v = Load(c);
-  test_npy values = test_npy_read(v.folder, "V", "<f2", 3);
-  test_npy keep = test_npy_read(v.folder, "keep", "<i4", 2);
-  test_npy k_out = test_npy_read(v.folder, "K_out", "<f2", 3);
-  test_npy v_out = test_npy_read(v.folder, "V_out", "<f2", 3);
-  EXPECT(values.bytes != NULL && keep.bytes != NULL && k_out.bytes != NULL &&
-             v_out.bytes != NULL,
-         "%s is incomplete", v.folder);
-  kvevict_view view = KVEVICT_VIEW_INIT;
-  view.n_kv_heads = v.n_kv_heads;
-  view.k = Plane(&v.k, KVEVICT_DTYPE_F16);
-  view.v = Plane(&values, KVEVICT_DTYPE_F16);
-  kvevict_context* context = NULL;
-  EXPECT_OK(kvevict_context_create(NULL, &context));
-  EXPECT_OK(test_compact(context, &view, v.n_tokens, (const int32_t*)keep.bytes,
-                         keep.shape[1], keep.shape[0]));
-  const size_t head_bytes = (size_t)k_out.shape[1] * v.head_dim * 2;
-  for (uint32_t h = 0; h < v.n_kv_heads; ++h) {
-    cr_expect(
-        memcmp((uint8_t*)(uintptr_t)view.k.data + h * view.k.head_stride_bytes,
-               k_out.bytes + h * head_bytes, head_bytes) == 0,
-        "K of head %u", h);
-    cr_expect(
-        memcmp((uint8_t*)(uintptr_t)view.v.data + h * view.v.head_stride_bytes,
-               v_out.bytes + h * head_bytes, head_bytes) == 0,
-        "V of head %u", h);
-  }
-  kvevict_context_destroy(context);
-  FreePlane(&view.k);
-  FreePlane(&view.v);
-  test_npy_free(&values);
-  test_npy_free(&keep);
-  test_npy_free(&k_out);
-  test_npy_free(&v_out);
   Free(&v);
 }

@@ -473,9 +473,10 @@ void WriteRandomElement(Random* random, kvevict_dtype dtype, bool special,
   const bool nan = random->OneOf(2);
   const uint32_t sign = random->In(0, 1);
   if (ElementBytesOf(dtype) == 1) {  // codes have none of these
-    const bool e5m2 = dtype == KVEVICT_DTYPE_FP8_E5M2;
+    const CodeNumbers& codes = InfoOf(static_cast<DType>(dtype)).codes;
+    const bool infinite = codes.is_float() && !nan;
     const auto code =
-        static_cast<uint8_t>(sign << 7 | (e5m2 && !nan ? 0x7C : 0x7F));
+        static_cast<uint8_t>(sign << 7 | (infinite ? codes.infinity : 0x7F));
     std::memcpy(to, &code, sizeof(code));
     return;
   }

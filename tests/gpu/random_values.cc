@@ -70,14 +70,23 @@ void StoreValue(kvevict_dtype dtype, float value, void* to) {
 
 namespace {
 
+// The code of 2^-n, as a float.
+uint32_t CodeOfInverse(const CodeNumbers& of, uint32_t n) {
+  if (n < of.bias) return (of.bias - n) << of.fraction;
+  return 1u << (of.bias + of.fraction - 1 - n);  // below the normal numbers
+}
+
 void FillWithCodes(uint64_t seed, kvevict_dtype dtype, uint64_t n, void* out) {
   std::array<uint8_t, 2 * kSteps> codes;
-  for (int i = 0; i < 2 * kSteps; ++i) {
-    // For fp8, numbers from 1/8 to 1.
-    const int size = dtype == KVEVICT_DTYPE_FP8_E4M3   ? 0x20 + i % 25
-                     : dtype == KVEVICT_DTYPE_FP8_E5M2 ? 0x30 + i % 13
-                                                       : i;
-    codes[i] = static_cast<uint8_t>((i & 0x80) | size);
+  // For fp8, numbers from 1/8 to 1.
+  const CodeNumbers& numbers = InfoOf(static_cast<DType>(dtype)).codes;
+  uint32_t least = 0, n_sizes = 2 * kSteps;
+  if (numbers.is_float()) {
+    least = CodeOfInverse(numbers, 3);
+    n_sizes = CodeOfInverse(numbers, 0) - least + 1;
+  }
+  for (uint32_t i = 0; i < 2 * kSteps; ++i) {
+    codes[i] = static_cast<uint8_t>((i & 0x80) | (least + i % n_sizes));
   }
   const uint64_t n_bytes =
       PackedBytes(static_cast<DType>(dtype), static_cast<uint32_t>(n));

@@ -4,7 +4,6 @@
 #include <kvevict/calibration.h>
 
 #include <cstring>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -19,6 +18,7 @@ using kvevict::llama::PlanHandle;
 using kvevict::llama::PolicyHandle;
 using kvevict::llama::SequenceHandle;
 using kvevict::tests::CaptureQueries;
+using kvevict::tests::CaptureTensors;
 using kvevict::tests::Centers;
 using kvevict::tests::ExpectedMoments;
 using kvevict::tests::LoadRandomModel;
@@ -32,16 +32,10 @@ using kvevict::tests::RandomModel;
 using kvevict::tests::RandomTokens;
 using kvevict::tests::Session;
 using kvevict::tests::SessionOptions;
+using kvevict::tests::SevenLayers;
+using kvevict::tests::Tensors;
 
 constexpr uint32_t kTokens = 150, kOfCalibration = 110, kBudget = 60;
-
-RandomModel Shape(const char* arch) {
-  RandomModel shape;
-  shape.arch = arch;
-  shape.n_layers = 7;  // one of gemma3's has no window
-  shape.n_embd = shape.n_heads * shape.head_dim;
-  return shape;
-}
 
 void Expect(kvevict_status status) {
   cr_assert(status == KVEVICT_OK, "%s", kvevict_last_error_message());
@@ -89,20 +83,6 @@ Calibrated CalibrateModel(llama_model* model, uint32_t has_covariances) {
 
 // ---- The same eviction by the library alone ------------------------------------------
 
-// The rows [tokens, heads * head_dim] of the caches' tensors, by name.
-using Caches = std::map<std::string, const ggml_tensor*>;
-
-bool FindCaches(ggml_tensor* node, bool, void* caches) {
-  for (const ggml_tensor* t : node->src) {
-    if (t == nullptr) continue;
-    while (t->view_src != nullptr) t = t->view_src;
-    if (std::strncmp(t->name, "cache_", 6) == 0) {
-      (*static_cast<Caches*>(caches))[t->name] = t;
-    }
-  }
-  return false;
-}
-
 struct Reference {
   ContextHandle context;
   PolicyHandle policy;
@@ -146,7 +126,8 @@ Reference MakeReference(const char* text, const RandomModel& model,
 }
 
 // Evicts copies of the cache's rows by these inputs.
-void Evict(Reference& reference, const RandomModel& model, const Caches& caches,
+void Evict(Reference& reference, const RandomModel& model,
+           const Tensors& caches,
            const std::vector<kvevict_signal_inputs>& inputs) {
   const size_t width = size_t{model.n_kv_heads} * model.head_dim;
   std::vector<std::vector<float>> rows;
@@ -199,7 +180,7 @@ void ExpectSameLists(const Reference& reference, Session& session,
 
 Test(llama_calibration, evictions_keep_what_its_statistics_score) {
   for (const char* arch : {"llama", "qwen3"}) {
-    const RandomModel shape = Shape(arch);
+    const RandomModel shape = SevenLayers(arch);
     const ModelHandle model = LoadRandomModel(shape);
     const QueryShape of_queries = MakeQueryShape(shape.n_heads, shape.head_dim,
                                                  std::string(arch) == "qwen3");
@@ -241,11 +222,11 @@ Test(llama_calibration, evictions_keep_what_its_statistics_score) {
         }
         for (const auto way :
              {KVEVICT_LLAMA_WAY_IN_PLACE, KVEVICT_LLAMA_WAY_STATE}) {
-          Caches caches;
+          Tensors caches;
           SessionOptions options;
           options.flash = true;
           options.calibration = calibrated.bytes;
-          options.callback = &FindCaches;
+          options.callback = &CaptureTensors;
           options.callback_data = &caches;
           Session session(model.get(), policy, options);
           session.Decode(tokens);
@@ -267,7 +248,7 @@ Test(llama_calibration, evictions_keep_what_its_statistics_score) {
 
 Test(llama_calibration, counts_the_layers_that_keep_every_token) {
   for (const char* arch : {"gemma3", "gemma2", "lfm2", "gpt-oss", "qwen2vl"}) {
-    const ModelHandle model = LoadRandomModel(Shape(arch));
+    const ModelHandle model = LoadRandomModel(SevenLayers(arch));
     SessionOptions options;
     std::string bytes;
     {
@@ -302,7 +283,7 @@ Test(llama_calibration, counts_the_layers_that_keep_every_token) {
 
 // Queries of several sequences in a batch count by their own positions.
 Test(llama_calibration, does_not_depend_on_batches) {
-  const ModelHandle model = LoadRandomModel(Shape("llama"));
+  const ModelHandle model = LoadRandomModel(SevenLayers("llama"));
   const auto a = RandomTokens(60, 256, 7), b = RandomTokens(40, 256, 8);
   SessionOptions options;
   options.n_seq = 2;
@@ -336,7 +317,7 @@ Test(llama_calibration, does_not_depend_on_batches) {
 
 // Moments of a sequence's own queries go along with a copy.
 Test(llama_calibration, copies_have_the_moments_of_their_source) {
-  const ModelHandle model = LoadRandomModel(Shape("llama"));
+  const ModelHandle model = LoadRandomModel(SevenLayers("llama"));
   const auto tokens = RandomTokens(kTokens, 256),
              more = RandomTokens(30, 256, 5);
   SessionOptions options;
@@ -372,9 +353,9 @@ void ExpectPart(const std::string& text, const char* part) {
 }
 
 Test(llama_calibration, wrong_bytes_are_refused_and_change_nothing) {
-  const ModelHandle model = LoadRandomModel(Shape("llama"));
+  const ModelHandle model = LoadRandomModel(SevenLayers("llama"));
   const std::string good = CalibrateModel(model.get(), 1).bytes;
-  RandomModel fewer = Shape("llama"), narrow = Shape("llama");
+  RandomModel fewer = SevenLayers("llama"), narrow = SevenLayers("llama");
   fewer.n_layers = 3;
   narrow.n_heads = 2;
   narrow.n_embd = 64;
@@ -382,7 +363,7 @@ Test(llama_calibration, wrong_bytes_are_refused_and_change_nothing) {
   damaged[good.size() / 2] ^= 1;
   const ModelHandle of_fewer = LoadRandomModel(fewer),
                     of_narrow = LoadRandomModel(narrow),
-                    of_halves = LoadRandomModel(Shape("qwen3"));
+                    of_halves = LoadRandomModel(SevenLayers("qwen3"));
   const struct {
     std::string bytes;
     const char* why;
@@ -435,7 +416,7 @@ Test(llama_calibration, arguments_and_models_without_rope_are_refused) {
             KVEVICT_ERROR_INVALID_ARGUMENT);
 
   const kvevict_calibration* calibration = nullptr;
-  const ModelHandle model = LoadRandomModel(Shape("llama"));
+  const ModelHandle model = LoadRandomModel(SevenLayers("llama"));
   Session session(model.get(), "none", {});
   cr_expect(kvevict_llama_calibrate(session.kv(), 1, &calibration) ==
             KVEVICT_ERROR_INVALID_ARGUMENT);
@@ -450,7 +431,7 @@ Test(llama_calibration, arguments_and_models_without_rope_are_refused) {
   cr_expect(kvevict_llama_calibrate(nullptr, 1, &calibration) ==
             KVEVICT_ERROR_INVALID_ARGUMENT);
 
-  const ModelHandle mla = LoadRandomModel(Shape("deepseek2"));
+  const ModelHandle mla = LoadRandomModel(SevenLayers("deepseek2"));
   Session latent(mla.get(), "none", {});
   latent.Decode(RandomTokens(10, latent.n_vocab()));
   cr_expect(kvevict_llama_calibrate(latent.kv(), 1, &calibration) ==
@@ -461,7 +442,7 @@ Test(llama_calibration, arguments_and_models_without_rope_are_refused) {
 
 // triattention's plan needs RoPE, which a context shows with its first token.
 Test(llama_calibration, serves_targets_and_sessions) {
-  const ModelHandle model = LoadRandomModel(Shape("llama"));
+  const ModelHandle model = LoadRandomModel(SevenLayers("llama"));
   const std::string bytes = CalibrateModel(model.get(), 0).bytes;
   SessionOptions options;
   options.calibration = bytes;

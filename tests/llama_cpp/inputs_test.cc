@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -14,6 +13,7 @@
 namespace {
 
 using kvevict::tests::CaptureQueries;
+using kvevict::tests::CaptureTensors;
 using kvevict::tests::ExpectedMoments;
 using kvevict::tests::LoadRandomModel;
 using kvevict::tests::MakeQueryShape;
@@ -26,16 +26,10 @@ using kvevict::tests::RandomModel;
 using kvevict::tests::RandomTokens;
 using kvevict::tests::Session;
 using kvevict::tests::SessionOptions;
+using kvevict::tests::SevenLayers;
+using kvevict::tests::Tensors;
 
 constexpr uint32_t kTokens = 150;
-
-RandomModel Shape(const char* arch) {
-  RandomModel shape;
-  shape.arch = arch;
-  shape.n_layers = 7;  // one of gemma3's has no window
-  shape.n_embd = shape.n_heads * shape.head_dim;
-  return shape;
-}
 
 std::vector<uint32_t> Layers(Session& session) {
   std::vector<uint32_t> layers;
@@ -60,19 +54,6 @@ void ExpectSameLists(Session& a, Session& b, uint32_t n_layers,
 
 // ---- Weights of tokens ----------------------------------------------------------
 
-struct Tensors {
-  std::map<std::string, const ggml_tensor*> by_name;
-};
-
-bool FindTensors(ggml_tensor* node, bool, void* tensors) {
-  for (const ggml_tensor* t : node->src) {
-    if (t == nullptr) continue;
-    while (t->view_src != nullptr) t = t->view_src;
-    static_cast<Tensors*>(tensors)->by_name[t->name] = t;
-  }
-  return false;
-}
-
 float Element(const ggml_tensor* t, size_t i) {
   if (t->type == GGML_TYPE_F32) return static_cast<const float*>(t->data)[i];
   return ggml_fp16_to_fp32(static_cast<const ggml_fp16_t*>(t->data)[i]);
@@ -82,9 +63,8 @@ float Element(const ggml_tensor* t, size_t i) {
 std::vector<float> Weights(const Tensors& tensors, const RandomModel& shape,
                            uint32_t layer, bool transposed) {
   const std::string number = std::to_string(layer);
-  const ggml_tensor* wo =
-      tensors.by_name.at("blk." + number + ".attn_output.weight");
-  const ggml_tensor* v = tensors.by_name.at("cache_v_l" + number);
+  const ggml_tensor* wo = tensors.at("blk." + number + ".attn_output.weight");
+  const ggml_tensor* v = tensors.at("cache_v_l" + number);
   const size_t dim = shape.head_dim, row = shape.n_kv_heads * dim;
   const auto n_cells = static_cast<size_t>(v->ne[1]);
   const uint32_t group = shape.n_heads / shape.n_kv_heads;
@@ -113,7 +93,7 @@ std::vector<float> Weights(const Tensors& tensors, const RandomModel& shape,
 Test(llama_inputs, token_weights_are_norms_of_projected_values) {
   const char* policy = "knorm:budget=60,weight=given";
   for (const char* arch : {"llama", "qwen3", "gemma2", "gpt-oss", "lfm2"}) {
-    const RandomModel shape = Shape(arch);
+    const RandomModel shape = SevenLayers(arch);
     const ModelHandle model = LoadRandomModel(shape);
     const auto tokens = RandomTokens(kTokens, shape.n_vocab);
     for (const bool flash : {false, true}) {
@@ -125,7 +105,7 @@ Test(llama_inputs, token_weights_are_norms_of_projected_values) {
         Session own(model.get(), policy, options);
         own.Decode(tokens);
         own.Evict();
-        options.callback = &FindTensors;
+        options.callback = &CaptureTensors;
         options.callback_data = &tensors;
         Session given(model.get(), policy, options);
         given.Decode(tokens);
@@ -159,7 +139,7 @@ Test(llama_inputs, token_weights_are_norms_of_projected_values) {
 }
 
 Test(llama_inputs, critical_kv_needs_nothing_from_the_caller) {
-  const RandomModel shape = Shape("llama");
+  const RandomModel shape = SevenLayers("llama");
   const ModelHandle model = LoadRandomModel(shape);
   const auto tokens = RandomTokens(kTokens, shape.n_vocab);
   SessionOptions options;
@@ -169,7 +149,7 @@ Test(llama_inputs, critical_kv_needs_nothing_from_the_caller) {
     session.Decode(tokens);
     cr_expect(session.Evict(0, way).cells_after == 60);
   }
-  const RandomModel latent = Shape("deepseek2");
+  const RandomModel latent = SevenLayers("deepseek2");
   const ModelHandle mla = LoadRandomModel(latent);
   Session session(mla.get(), "criticalkv-kvpress:budget=60,window=10", options);
   session.Decode(tokens);
@@ -185,7 +165,7 @@ Test(llama_inputs,
      expected_attention_takes_moments_of_the_queries_before_rope) {
   const char* policy = "expected-attention:budget=60";
   for (const char* arch : {"llama", "qwen3"}) {
-    const RandomModel shape = Shape(arch);
+    const RandomModel shape = SevenLayers(arch);
     const ModelHandle model = LoadRandomModel(shape);
     const auto tokens = RandomTokens(kTokens, shape.n_vocab);
     const QueryShape of_queries = MakeQueryShape(shape.n_heads, shape.head_dim,
@@ -237,14 +217,14 @@ Test(llama_inputs, expected_attention_knows_what_it_has_not_seen) {
   SessionOptions options;
   const auto tokens = RandomTokens(kTokens, 256);
   for (const char* arch : {"gemma3", "gemma2", "lfm2", "gpt-oss", "qwen2vl"}) {
-    const ModelHandle model = LoadRandomModel(Shape(arch));
+    const ModelHandle model = LoadRandomModel(SevenLayers(arch));
     Session session(model.get(), "expected-attention:budget=60", options);
     session.Decode(tokens);
     cr_expect(session.Evict().cells_after == 60, "%s", arch);
     session.Decode(tokens);
     cr_expect(session.Evict().cells_after == 60, "%s", arch);
   }
-  const ModelHandle mla = LoadRandomModel(Shape("deepseek2"));
+  const ModelHandle mla = LoadRandomModel(SevenLayers("deepseek2"));
   Session latent(mla.get(), "expected-attention:budget=60", options);
   latent.Decode(tokens);
   const std::string why = latent.EvictRefused();
@@ -252,7 +232,7 @@ Test(llama_inputs, expected_attention_knows_what_it_has_not_seen) {
             why.c_str());
   cr_expect(latent.Positions().size() == kTokens);
   // A new context has seen no queries of a sequence that it receives.
-  const ModelHandle model = LoadRandomModel(Shape("llama"));
+  const ModelHandle model = LoadRandomModel(SevenLayers("llama"));
   Session source(model.get(), "expected-attention:budget=100", options);
   Session target(model.get(), "expected-attention:budget=60", options);
   source.Decode(tokens);

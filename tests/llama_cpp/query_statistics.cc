@@ -33,6 +33,15 @@ bool CaptureQueries(ggml_tensor* node, bool ask, void* queries) {
   return true;
 }
 
+bool CaptureTensors(ggml_tensor* node, bool, void* tensors) {
+  for (const ggml_tensor* t : node->src) {
+    if (t == nullptr) continue;
+    while (t->view_src != nullptr) t = t->view_src;
+    (*static_cast<Tensors*>(tensors))[t->name] = t;
+  }
+  return false;
+}
+
 QueryShape MakeQueryShape(size_t n_heads, size_t head_dim, bool halves) {
   QueryShape shape{n_heads, head_dim, {}, halves};
   for (size_t p = 0; p < head_dim / 2; ++p) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace kvevict::tests {
@@ -20,6 +21,11 @@ using Queries = std::map<uint32_t, std::vector<float>>;
 // A callback of a context, with Queries as its data. It knows the architectures llama and
 // qwen3.
 bool CaptureQueries(ggml_tensor* node, bool ask, void* queries);
+
+// The tensors that nodes read, by name; a view counts as what it views. A callback of
+// a context, with Tensors as its data.
+using Tensors = std::map<std::string, const ggml_tensor*>;
+bool CaptureTensors(ggml_tensor* node, bool ask, void* tensors);
 
 struct QueryShape {
   size_t n_heads, head_dim;

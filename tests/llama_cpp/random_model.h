@@ -30,6 +30,15 @@ struct RandomModel {
   bool has_characters = false;
 };
 
+// Seven layers, so that one of gemma3's has no window.
+inline RandomModel SevenLayers(const char* arch) {
+  RandomModel shape;
+  shape.arch = arch;
+  shape.n_layers = 7;
+  shape.n_embd = shape.n_heads * shape.head_dim;
+  return shape;
+}
+
 // Writes a model of this shape to a file of its own, which the caller removes.
 std::string WriteRandomModel(const RandomModel& model);
 

@@ -12,10 +12,10 @@ namespace {
 using kvevict::tests::LoadRandomModel;
 using kvevict::tests::MaxDifference;
 using kvevict::tests::ModelHandle;
-using kvevict::tests::RandomModel;
 using kvevict::tests::RandomTokens;
 using kvevict::tests::Session;
 using kvevict::tests::SessionOptions;
+using kvevict::tests::SevenLayers;
 
 constexpr char kPolicy[] = "snapkv:budget=60,window=8";
 
@@ -373,11 +373,7 @@ Test(llama_removals, a_foreign_state_over_one_evicted_in_place_is_noticed) {
 // The other adapters do not know what one adapter has evicted.
 Test(llama_removals, another_adapters_eviction_is_noticed) {
   for (const char* arch : {"llama", "gemma3", "lfm2"}) {
-    RandomModel shape;
-    shape.arch = arch;
-    shape.n_layers = 7;
-    shape.n_embd = shape.n_heads * shape.head_dim;
-    const ModelHandle model = LoadRandomModel(shape);
+    const ModelHandle model = LoadRandomModel(SevenLayers(arch));
     for (const bool decodes : {false, true}) {
       kvevict_llama* second = nullptr;
       cr_assert(kvevict_llama_create("knorm:budget=60", nullptr, &second) ==

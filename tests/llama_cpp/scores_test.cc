@@ -19,6 +19,7 @@ using kvevict::tests::RandomModel;
 using kvevict::tests::RandomTokens;
 using kvevict::tests::Session;
 using kvevict::tests::SessionOptions;
+using kvevict::tests::SevenLayers;
 
 constexpr uint32_t kTokens = 150, kWindow = 10, kBudget = 60, kSinks = 4;
 
@@ -74,10 +75,7 @@ std::vector<int32_t> Oracle(const Weights& w, uint32_t n_kv_heads,
 Test(llama_scores, keep_sets_are_those_of_llama_cpps_softmax) {
   for (const char* arch :
        {"llama", "qwen3", "gemma2", "gemma3", "deepseek2", "lfm2", "gpt-oss"}) {
-    RandomModel shape;
-    shape.arch = arch;
-    shape.n_layers = 7;
-    shape.n_embd = shape.n_heads * shape.head_dim;
+    const RandomModel shape = SevenLayers(arch);
     const ModelHandle model = LoadRandomModel(shape);
     const uint32_t n_kv_heads = shape.arch == "deepseek2" ? 1 : 2;
     Captured captured;

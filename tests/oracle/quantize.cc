@@ -123,18 +123,34 @@ int Integer(const oracle_numbers& x, float v, float lowest, float highest) {
       std::nearbyintf(std::min(std::max(q, lowest), highest)));
 }
 
+// Codes of fp8 without sign.
+struct Codes {
+  explicit Codes(kvevict_dtype dtype) {
+    const oracle_small_float f = oracle_small_float_of(dtype);
+    if (f.finite) return;
+    const int one = 1 << f.n_fraction;
+    infinity = static_cast<uint8_t>(0x80 - one);
+    nan = static_cast<uint8_t>(infinity + one / 2);
+    largest = static_cast<uint8_t>(infinity - 1);
+  }
+  uint8_t largest = 0x7E, infinity = 0x7F, nan = 0x7F;
+};
+
+double LargestOf(kvevict_dtype dtype) {
+  const uint8_t largest = Codes(dtype).largest;
+  return oracle_code(dtype, &largest, 1, 0);
+}
+
 // The fp8 number next to q, the even one of two equally near ones.
 uint8_t SmallFloat(kvevict_dtype dtype, float q) {
-  const bool has_infinity = dtype == KVEVICT_DTYPE_FP8_E5M2;
+  const Codes codes(dtype);
   const uint8_t sign = std::signbit(q) ? 0x80 : 0;
-  if (std::isnan(q)) return has_infinity ? 0x7E : 0x7F;
-  if (std::isinf(q)) return sign | (has_infinity ? 0x7C : 0x7F);
-  const uint8_t largest = has_infinity ? 0x7B : 0x7E;
-  const double size =
-      std::min(std::abs(double{q}), oracle_code(dtype, &largest, 1, 0));
+  if (std::isnan(q)) return codes.nan;
+  if (std::isinf(q)) return sign | codes.infinity;
+  const double size = std::min(std::abs(double{q}), LargestOf(dtype));
   uint8_t best = 0;
   double least = HUGE_VAL;
-  for (uint8_t code = 0; code <= largest; ++code) {
+  for (uint8_t code = 0; code <= codes.largest; ++code) {
     const double error = std::abs(oracle_code(dtype, &code, 1, 0) - size);
     if (error > least || (error == least && code % 2 != 0)) continue;
     least = error;
@@ -151,7 +167,7 @@ void StoreSmallFloats(kvevict_dtype dtype, const float* row, uint32_t n,
     for (uint32_t i = 0; i < n; ++i) {
       if (std::isfinite(row[i])) size = std::max(size, std::abs(row[i]));
     }
-    const float largest = dtype == KVEVICT_DTYPE_FP8_E4M3 ? 448.0f : 57344.0f;
+    const auto largest = static_cast<float>(LargestOf(dtype));
     x->scale = size > 0
                    ? static_cast<float>(Up(x->scale_dtype, Step(size, largest)))
                    : 1.0f;
@@ -237,10 +253,6 @@ void oracle_quantize(kvevict_dtype dtype, const float* row, uint32_t n,
         Put(dtype, Nearest(dtype, row[i]), out + 2 * i);
       }
       return;
-    case KVEVICT_DTYPE_FP8_E4M3:
-    case KVEVICT_DTYPE_FP8_E5M2:
-      StoreSmallFloats(dtype, row, n, x, out);
-      return;
     case KVEVICT_DTYPE_Q8_0:
       for (uint32_t b = 0; b < n / 32; ++b) StoreQ8(row + 32 * b, out + 34 * b);
       return;
@@ -259,6 +271,8 @@ void oracle_quantize(kvevict_dtype dtype, const float* row, uint32_t n,
       break;
     case KVEVICT_DTYPE_U8:
       break;
+    default:
+      return StoreSmallFloats(dtype, row, n, x, out);
   }
   if (!x->stays) FindNumbers(lowest, highest, row, n, x);
   if (!x->has_minimum) {
@@ -326,14 +340,6 @@ double oracle_most_error(kvevict_dtype dtype, const oracle_numbers* numbers,
     case KVEVICT_DTYPE_F16:
     case KVEVICT_DTYPE_BF16:
       return Quantum(FormatOf(dtype), size) / 2;
-    case KVEVICT_DTYPE_FP8_E4M3:
-      return rounding + numbers->scale *
-                            Quantum({3, -6, 448}, size / numbers->scale) / 2 *
-                            (1 + 0x1p-20);
-    case KVEVICT_DTYPE_FP8_E5M2:
-      return rounding + numbers->scale *
-                            Quantum({2, -14, 57344}, size / numbers->scale) /
-                            2 * (1 + 0x1p-20);
     case KVEVICT_DTYPE_U8:
     case KVEVICT_DTYPE_I8:
     case KVEVICT_DTYPE_U4:
@@ -342,6 +348,17 @@ double oracle_most_error(kvevict_dtype dtype, const oracle_numbers* numbers,
     case KVEVICT_DTYPE_Q8_0:
     case KVEVICT_DTYPE_Q4_0:
       break;
+    default: {
+      const oracle_small_float f = oracle_small_float_of(dtype);
+      const int least = 2 - (1 << (f.n_exponent - 1));
+      const double largest = LargestOf(dtype);
+      const double scale = numbers->has_scale ? double{numbers->scale} : 1.0;
+      const double beyond =
+          numbers->has_scale ? 0.0 : std::max(size - largest, 0.0);
+      return rounding + beyond +
+             scale * Quantum({f.n_fraction, least, largest}, size / scale) / 2 *
+                 (1 + 0x1p-20);
+    }
   }
   // ggml rounds d to f16 after finding the codes, by up to 2^-11 of it.
   const float* const block = row + e / 32 * 32;

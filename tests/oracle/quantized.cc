@@ -9,8 +9,7 @@
 
 namespace {
 
-// A number with so many bits of exponent and fraction. `finite`: the highest
-// exponent is one like any other, and only all ones are NaN.
+// A number with so many bits of exponent and fraction; see oracle_small_float.
 double Number(uint32_t bits, int n_exponent, int n_fraction, bool finite) {
   const int highest = (1 << n_exponent) - 1;
   const int exponent = static_cast<int>(bits >> n_fraction) & highest;
@@ -66,6 +65,12 @@ double NumberOf(const kvevict_view& view, kvevict_role role, uint32_t token,
 
 }  // namespace
 
+oracle_small_float oracle_small_float_of(kvevict_dtype dtype) {
+  if (dtype == KVEVICT_DTYPE_FP8_E4M3) return {4, 3, true};
+  if (dtype == KVEVICT_DTYPE_FP8_E5M2) return {5, 2, false};
+  return {};
+}
+
 uint32_t oracle_packed_bytes(kvevict_dtype dtype, uint32_t n) {
   switch (dtype) {
     case KVEVICT_DTYPE_OPAQUE:
@@ -75,11 +80,6 @@ uint32_t oracle_packed_bytes(kvevict_dtype dtype, uint32_t n) {
     case KVEVICT_DTYPE_F16:
     case KVEVICT_DTYPE_BF16:
       return 2 * n;
-    case KVEVICT_DTYPE_FP8_E4M3:
-    case KVEVICT_DTYPE_FP8_E5M2:
-    case KVEVICT_DTYPE_U8:
-    case KVEVICT_DTYPE_I8:
-      return n;
     case KVEVICT_DTYPE_U4:
     case KVEVICT_DTYPE_U4_HALVES:
       return n / 2;
@@ -87,8 +87,9 @@ uint32_t oracle_packed_bytes(kvevict_dtype dtype, uint32_t n) {
       return n / 32 * 34;
     case KVEVICT_DTYPE_Q4_0:
       return n / 32 * 18;
+    default:
+      return n;
   }
-  return 0;
 }
 
 double oracle_code(kvevict_dtype dtype, const uint8_t* row, uint32_t n,
@@ -101,10 +102,6 @@ double oracle_code(kvevict_dtype dtype, const uint8_t* row, uint32_t n,
     case KVEVICT_DTYPE_F16:
     case KVEVICT_DTYPE_BF16:
       return PlainAt(dtype, row + 2 * e);
-    case KVEVICT_DTYPE_FP8_E4M3:
-      return Number(row[e], 4, 3, true);
-    case KVEVICT_DTYPE_FP8_E5M2:
-      return Number(row[e], 5, 2, false);
     case KVEVICT_DTYPE_U8:
       return row[e];
     case KVEVICT_DTYPE_I8:
@@ -122,8 +119,11 @@ double oracle_code(kvevict_dtype dtype, const uint8_t* row, uint32_t n,
       const uint8_t byte = block[2 + e % 16];
       return ((e % 32 < 16 ? byte % 16 : byte / 16) - 8) * F16At(block);
     }
+    default: {
+      const oracle_small_float f = oracle_small_float_of(dtype);
+      return Number(row[e], f.n_exponent, f.n_fraction, f.finite);
+    }
   }
-  return 0.0;
 }
 
 double oracle_element(const kvevict_view* view, const kvevict_plane* plane,

@@ -485,11 +485,9 @@ void test_cache_copy_rows(test_cache* to, const test_cache* from,
 /* Fills rows with random bytes, but no number above 2 and no scale above 2^-4. */
 static void FillQuantized(test_random* random, kvevict_dtype dtype,
                           uint8_t* row, uint32_t n_bytes) {
-  const uint32_t block = dtype == KVEVICT_DTYPE_Q8_0   ? 34
-                         : dtype == KVEVICT_DTYPE_Q4_0 ? 18
-                                                       : 0;
-  const bool is_fp8 =
-      dtype == KVEVICT_DTYPE_FP8_E4M3 || dtype == KVEVICT_DTYPE_FP8_E5M2;
+  const kvevict_dtype_info info = test_dtype_info(dtype);
+  const uint32_t block = info.block_elements > 2 ? info.block_bytes : 0;
+  const bool is_fp8 = oracle_small_float_of(dtype).n_fraction != 0;
   for (uint32_t b = 0; b < n_bytes; ++b) {
     row[b] = (uint8_t)test_random_u64(random);
     if (is_fp8) row[b] &= 0xBF;
@@ -548,93 +546,4 @@ void test_cache_keys(const test_cache* cache, uint32_t n_tokens, float* out) {
       }
     }
   }
-}
-
-void test_expect_same_rows(const test_cache* a, const test_cache* b,
-                           uint32_t n_tokens, const char* what) {
-  for (uint32_t p = 0; p < TEST_MAX_PLANES; ++p) {
-    const kvevict_plane* plane = test_cache_plane(a, p);
-    if (plane == NULL) continue;
-    for (uint32_t t = 0; t < n_tokens; ++t) {
-      for (uint32_t h = 0; h < a->spec.n_kv_heads; ++h) {
-        for (uint32_t i = 0; i < oracle_row_bytes(plane); ++i) {
-          EXPECT(
-              *oracle_row_byte(&a->view, plane, t, h, i) ==
-                  *oracle_row_byte(&b->view, test_cache_plane(b, p), t, h, i),
-              "%s: plane %u, token %u, head %u, byte %u differs", what, p, t, h,
-              i);
-        }
-      }
-    }
-  }
-}
-
-void test_expect_same_rows_of_heads(const test_cache* a, const test_cache* b,
-                                    const uint32_t* ends, const char* what) {
-  for (uint32_t p = 0; p < TEST_MAX_PLANES; ++p) {
-    const kvevict_plane* plane = test_cache_plane(a, p);
-    if (plane == NULL) continue;
-    for (uint32_t h = 0; h < a->spec.n_kv_heads; ++h) {
-      for (uint32_t t = 0; t < ends[h]; ++t) {
-        for (uint32_t i = 0; i < oracle_row_bytes(plane); ++i) {
-          EXPECT(
-              *oracle_row_byte(&a->view, plane, t, h, i) ==
-                  *oracle_row_byte(&b->view, test_cache_plane(b, p), t, h, i),
-              "%s: plane %u, token %u, head %u, byte %u differs", what, p, t, h,
-              i);
-        }
-      }
-    }
-  }
-}
-
-void test_expect_same_outside_heads(const test_cache* a,
-                                    const test_cache* before,
-                                    const uint32_t* ends, const char* what) {
-  uint8_t* inside = calloc(a->n_bytes, 1);
-  for (uint32_t p = 0; p < TEST_MAX_PLANES; ++p) {
-    const kvevict_plane* plane = test_cache_plane(a, p);
-    if (plane == NULL) continue;
-    for (uint32_t h = 0; h < a->spec.n_kv_heads; ++h) {
-      for (uint32_t t = 0; t < ends[h]; ++t) {
-        for (uint32_t i = 0; i < oracle_row_bytes(plane); ++i) {
-          inside[oracle_row_byte(&before->view, test_cache_plane(before, p), t,
-                                 h, i) -
-                 before->memory] = 1;
-        }
-      }
-    }
-  }
-  for (size_t i = 0; i < a->n_bytes; ++i) {
-    EXPECT(inside[i] || a->memory[i] == before->memory[i],
-           "%s: byte %zu outside the rows was written", what, i);
-  }
-  free(inside);
-}
-
-void test_expect_same_outside(const test_cache* a, const test_cache* before,
-                              uint32_t first, uint32_t end, const char* what) {
-  uint8_t* inside = calloc(a->n_bytes, 1);
-  for (uint32_t p = 0; p < TEST_MAX_PLANES; ++p) {
-    const kvevict_plane* plane = test_cache_plane(a, p);
-    if (plane == NULL) continue;
-    for (uint32_t t = first; t < end; ++t) {
-      for (uint32_t h = 0; h < a->spec.n_kv_heads; ++h) {
-        for (uint32_t i = 0; i < oracle_row_bytes(plane); ++i) {
-          inside[oracle_row_byte(&a->view, plane, t, h, i) - a->memory] = 1;
-        }
-      }
-    }
-  }
-  for (size_t i = 0; i < a->n_bytes; ++i) {
-    EXPECT(inside[i] || a->memory[i] == before->memory[i],
-           "%s: byte %zu outside the rows was written", what, i);
-  }
-  free(inside);
-}
-
-void test_expect_same_bytes(const test_cache* a, const test_cache* before,
-                            const char* what) {
-  EXPECT(memcmp(a->memory, before->memory, a->n_bytes) == 0,
-         "%s: the cache was written", what);
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/floats.h"
 
 /* Returns the header, a Python dictionary, after `key`. Fails if it is missing. */
 static const char* Field(const char* header, const char* key,
@@ -59,4 +60,30 @@ test_npy test_npy_read(const char* folder, const char* name, const char* type,
 void test_npy_free(test_npy* array) {
   free(array->bytes);
   array->bytes = NULL;
+}
+
+kvevict_plane test_npy_plane(const test_npy* array, kvevict_dtype dtype) {
+  kvevict_plane plane;
+  memset(&plane, 0, sizeof plane);
+  if (array->bytes == NULL) return plane;
+  const uint32_t size = test_element_bytes(dtype);
+  const size_t n = (size_t)array->shape[0] * array->shape[1] * array->shape[2];
+  uint8_t* bytes = malloc(n * size);
+  for (size_t i = 0; i < n; ++i) {
+    const float value = test_load(KVEVICT_DTYPE_F16, array->bytes + 2 * i);
+    test_store(dtype, value, bytes + i * size);
+    EXPECT(test_load(dtype, bytes + i * size) == value, "%g is not exact",
+           (double)value);
+  }
+  plane.data = (uint64_t)(uintptr_t)bytes;
+  plane.dtype = dtype;
+  plane.head_dim = array->shape[2];
+  plane.token_stride_bytes = (int64_t)array->shape[2] * size;
+  plane.head_stride_bytes = plane.token_stride_bytes * array->shape[1];
+  return plane;
+}
+
+void test_npy_plane_free(kvevict_plane* plane) {
+  free((void*)(uintptr_t)plane->data);
+  plane->data = 0;
 }

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kvevict/kvevict.h"
+
 enum { TEST_NPY_MAX_AXES = 4 };
 
 typedef struct test_npy {
@@ -20,5 +22,10 @@ test_npy test_npy_read(const char* folder, const char* name, const char* type,
                        uint32_t n_axes);
 
 void test_npy_free(test_npy* array);
+
+/* The array's f16 numbers in a dtype that holds them exactly: [head, token, dim].
+ * An absent array gives an absent plane. */
+kvevict_plane test_npy_plane(const test_npy* array, kvevict_dtype dtype);
+void test_npy_plane_free(kvevict_plane* plane);
 
 #endif /* KVEVICT_TESTS_CAPI_SUPPORT_NPY_H_ */

@@ -145,11 +145,12 @@ inline std::vector<int32_t> RandomTables(const PlaneShape& s, Random& random) {
 // The bytes of a plane's codes; without `rare` all are finite.
 inline void DrawCodes(const PlaneShape& s, uint32_t rare, uint32_t n_numbers,
                       Random& random, std::vector<uint8_t>* memory) {
+  const CodeNumbers& codes = InfoOfId(s.dtype).codes;
   for (uint8_t& byte : *memory) {
-    uint32_t code = random.Below(n_numbers) & 255;
-    if (s.dtype == cuda::kE4M3 && (code & 127) == 127) code ^= rare == 0;
-    if (s.dtype == cuda::kE5M2 && rare == 0) code &= ~(code >> 4 & 4) & 255;
-    byte = static_cast<uint8_t>(code);
+    byte = static_cast<uint8_t>(random.Below(n_numbers));
+    // NaN and infinity become numbers below 2.
+    if (IsFp8(s.dtype) && rare == 0 && (byte & 127u) > codes.largest)
+      byte &= 0xBF;
   }
   if (!HasBlocks(s.dtype)) return;
   const size_t block = s.dtype == cuda::kQ4_0 ? 18 : 34;

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 #include "core/dtype.h"
@@ -20,7 +21,8 @@ namespace kvevict {
 // The dtypes of a program's caches: those whose numbers stand for themselves, or
 // the quantized ones if its kernels are built for them.
 #ifdef KV_DTYPES
-constexpr uint32_t kFirstDType = cuda::kE4M3, kNDTypes = 8;
+constexpr uint32_t kFirstDType = cuda::kE4M3,
+                   kNDTypes = std::size(kDTypes) - kFirstDType;
 #else
 constexpr uint32_t kFirstDType = cuda::kF32, kNDTypes = 3;
 #endif
@@ -33,11 +35,11 @@ inline uint32_t AnyDType(Random& random) {
 }
 
 constexpr bool IsQuantized(uint32_t dtype) { return dtype >= cuda::kE4M3; }
-constexpr bool IsFp8(uint32_t dtype) {
-  return dtype == cuda::kE4M3 || dtype == cuda::kE5M2;
-}
 constexpr const DTypeInfo& InfoOfId(uint32_t dtype) {
   return *FindDType(static_cast<int32_t>(dtype));
+}
+constexpr bool IsFp8(uint32_t dtype) {
+  return InfoOfId(dtype).codes.is_float();
 }
 constexpr bool HasBlocks(uint32_t dtype) {
   return InfoOfId(dtype).packing == Packing::kBlocks;
@@ -128,7 +130,8 @@ inline Numbers DrawScales(uint32_t dtype, uint32_t n_heads, uint32_t n_rows,
                           Random& random, uint32_t dim = 0) {
   if (!IsQuantized(dtype) || HasBlocks(dtype)) return {};
   if (IsFp8(dtype)) {
-    if (random.Below(3) == 0) return {};
+    if (InfoOfId(dtype).scale == Scale::kNone || random.Below(3) == 0)
+      return {};
     return DrawNumbers(n_heads, n_rows, random, {0.5f, 1.0f, 2.0f});
   }
   if (BlockElements(dtype) == 2) {
@@ -194,14 +197,19 @@ inline int Rounded(float v, int least, int most) {
 
 // The code of v or a neighbour of it.
 inline uint32_t EncodeCode(uint32_t dtype, float v) {
+  if (IsFp8(dtype)) {
+    const CodeNumbers& codes = InfoOfId(dtype).codes;
+    if (std::isnan(v)) return codes.nan;
+    const auto bits = std::bit_cast<uint32_t>(v);
+    const uint32_t size = bits & 0x7fffffffu;
+    const uint32_t least = codes.bias_bits() + (1u << 23);  // normal number
+    const auto bias = static_cast<int>(codes.bias + codes.fraction) - 1;
+    const uint32_t code =
+        size < least ? static_cast<uint32_t>(std::ldexp(std::abs(v), bias))
+                     : (size - codes.bias_bits()) >> (23 - codes.fraction);
+    return (bits >> 24 & 0x80) | std::min(code, codes.infinity);
+  }
   switch (dtype) {
-    case cuda::kE4M3: {
-      if (!std::isfinite(v)) return 0x7f;
-      const uint32_t half = EncodeElement(cuda::kF16, v / 256.0f);
-      return (half >> 8 & 0x80) | (half & 0x7fff) >> 7;
-    }
-    case cuda::kE5M2:
-      return EncodeElement(cuda::kF16, v) >> 8;
     case cuda::kU8:
       return static_cast<uint32_t>(Rounded(v, 0, 255));
     case cuda::kI8:
