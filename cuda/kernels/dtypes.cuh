@@ -34,7 +34,7 @@ struct DTypeTag {
   static constexpr DTypeFacts kFacts = FactsOf(kDType);
   // Blocks of 32 codes, each after its own scale.
   static constexpr bool kHasBlocks = kFacts.packing == Packing::kBlocks;
-  static constexpr uint32_t kBlockBytes = kFacts.nibbles ? 18 : 34;
+  static constexpr uint32_t kBlockBytes = IsNibbles(kDType) ? 18 : 34;
 };
 
 template <bool kIsUsed, int kDType, class Use>
@@ -83,7 +83,7 @@ KV_DEVICE float ValueOfCode(uint32_t code) {
   } else {
     constexpr bool kIsSigned = kCodes.lowest < 0;
     // Bytes are two's complements, nibbles are above their lowest.
-    if constexpr (kIsSigned && !kFacts.nibbles) {
+    if constexpr (kIsSigned && !IsNibbles(kDType)) {
       return FromCode(code ^ 0x80, 128.0f);
     }
     return FromCode(code,
@@ -115,7 +115,7 @@ template <class Tag>
 KV_DEVICE ElementPlace FindElement(Tag, const RowLayout& layout,
                                    uint32_t n_elements, uint32_t i) {
   if constexpr (Tag::kHasBlocks) {
-    constexpr bool kNibbles = Tag::kFacts.nibbles;
+    constexpr bool kNibbles = IsNibbles(Tag::kValue);
     const int64_t block = int64_t{i / 32} * Tag::kBlockBytes;
     const uint32_t code = i % (kNibbles ? 16 : 32);
     return {block + 2 + code, kNibbles ? i / 16 % 2 * 4 : 0, block, i};

@@ -74,7 +74,7 @@ KV_DEVICE Coder FindCoder(Tag, const Range& range, const ToRow& to,
 // Stores ggml's blocks of 32, an element per lane.
 template <class To, class From>
 KV_DEVICE void StoreBlocks(To, const From& from, const ToRow& to) {
-  constexpr bool kNibbles = To::kFacts.nibbles;
+  constexpr bool kNibbles = IsNibbles(To::kValue);
   for (uint32_t b = 0; b < to.rows.n_elements / kWarp; ++b) {
     const float v = from.Element(b * kWarp + from.lane);
     Range range;
