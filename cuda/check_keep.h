@@ -9,9 +9,9 @@ namespace kvevict::cuda {
 
 enum class KeepOrder { kAscending, kAny };
 
-// With debug set: INVALID_ARGUMENT unless the slots of a job's keep lists are
-// below n_tokens and in that order. Waits. `name` is the caller's name of the
-// lists.
+// With debug set, returns INVALID_ARGUMENT unless the slots of a job's keep
+// lists are below n_tokens and in that order. Waits. `name` is the caller's
+// name of the lists.
 Status CheckKeepLists(const Context& context, Stream stream, const MoveJob& job,
                       KeepOrder order, const char* name);
 

@@ -76,8 +76,9 @@ class Nvrtc {
   // Ascending: 70, 75, 80 ...
   std::span<const int> architectures() const { return architectures_; }
 
-  // A cubin for exactly this GPU. If NVRTC does not know it, PTX of the newest
-  // earlier architecture that is not a board's.
+  // Finds the target for this GPU: a cubin for exactly this GPU or, if NVRTC
+  // does not know it, PTX of the newest earlier architecture that is not a
+  // board's.
   Status FindTarget(int sm, Target* out) const;
 
   // `options` go to NVRTC in addition to the language standard and the target.

@@ -21,7 +21,7 @@ enum WindowOut : uint32_t {
   kRowsApart = 3
 };
 
-// What a variant owes to the policy.
+// The part of a variant that the policy decides.
 struct WindowForm {
   uint32_t group;  // query heads / logit_heads
   uint32_t window;
@@ -75,7 +75,7 @@ struct WindowForm {
   float WeightScale(const Policy& policy) const;
 };
 
-// What a variant owes to the caches.
+// The part of a variant that the caches decide.
 struct WindowVariant {
   uint32_t paged;  // KV_PAGED
   bool ragged;     // heads have lengths of their own

@@ -7,19 +7,19 @@ type EditKind int32
 
 // Values of EditKind.
 const (
-	// Tokens [first, end) go and New tokens take their place. With New 0 it removes, with first =
-	// end it inserts.
+	// New tokens replace tokens [first, end). With New 0 the edit removes; with first = end it
+	// inserts.
 	EditReplace EditKind = 0
-	// Tokens [first, end) move to where their first one has position `to`.
+	// Tokens [first, end) move, so that the first of them gets position `to`.
 	EditMove EditKind = 1
 )
 
-// EditPositions: what becomes of the positions of tokens that stay.
+// EditPositions: how tokens that stay are numbered.
 type EditPositions int32
 
 // Values of EditPositions.
 const (
-	// Positions are without gaps as before, and keys rotate with them. The geometry has
+	// Positions have no gaps, as before, and keys rotate to the new ones. The geometry has
 	// RoPEInvFreq.
 	EditRotate EditPositions = 0
 	// The same, but keys stay as they are: for models without RoPE, and for engines that rotate

@@ -485,9 +485,9 @@ type PagedCacheOptions struct {
 	// it divides BlockSize. Values have theirs per token. Keys are then u8, i8, u4 or u4_halves,
 	// and values are quantized. 0: keys have theirs per token too.
 	GroupTokens int
-	// How many last rows at least are not quantized, up to MaxTokens; keys and values must have
-	// quantized dtypes. 0: all rows are quantized; with GroupTokens all but those that do not
-	// fill a block yet.
+	// The least number of last rows that are not quantized, up to MaxTokens; keys and values must
+	// have quantized dtypes. 0: all rows are quantized; with GroupTokens all but those that do
+	// not fill a block yet.
 	RecentTokens int
 	// Dtype of these rows: f32, f16 or bf16. 0: f32.
 	RecentDType DType

@@ -85,10 +85,10 @@ func (p Policy) Softmax() (string, error) { return p.word("softmax") }
 // SetSoftmax sets what Softmax returns.
 func (p *Policy) SetSoftmax(value string) error { return p.setWord("softmax", value) }
 
-// Reference: the number of reference queries: queries of no token held, such as those of a
-// likely question, which the caller gives with every call that scores. 0: none. Above 0 it
+// Reference: the number of reference queries, which belong to no token held, such as those of
+// a likely question. The caller gives them with every call that scores. 0: none. Above 0 it
 // excludes spread, and a split that is cake or lazy. Policies that do not score by a window
-// take them for `fit` alone. docs/policies/reference-queries.md says when they help (DapQ,
+// take them only for `fit`. docs/policies/reference-queries.md says when they help (DapQ,
 // arXiv:2603.11564; SpecKV, arXiv:2506.08373).
 func (p Policy) Reference() (int, error) { return p.count("reference") }
 
@@ -315,8 +315,8 @@ func (p Policy) Standardize() (bool, error) { return p.flag("standardize") }
 // SetStandardize sets what Standardize returns.
 func (p *Policy) SetStandardize(value bool) error { return p.setFlag("standardize", value) }
 
-// Leverage: above 0 scores are added this many times the standardised leverage of the keys, as
-// policy leverage has it, which needs readable keys and RoPEInvFreq (Compactor,
+// Leverage: above 0 this many times the standardised leverage of the keys, as in policy
+// leverage, is added to scores. It needs readable keys and RoPEInvFreq (Compactor,
 // arXiv:2507.08143).
 func (p Policy) Leverage() (float64, error) { return p.number("leverage") }
 
@@ -324,7 +324,8 @@ func (p Policy) Leverage() (float64, error) { return p.number("leverage") }
 func (p *Policy) SetLeverage(value float64) error { return p.setNumber("leverage", value) }
 
 // LeverageScale: A factor of `leverage`. evicted: the share of the context that the budget has
-// no room for, 1 - budget where that is a ratio, so that leverage counts more the more goes.
+// no room for, which is 1 - budget for a ratio. So leverage counts more if more tokens are
+// evicted.
 func (p Policy) LeverageScale() (string, error) { return p.word("leverage_scale") }
 
 // SetLeverageScale sets what LeverageScale returns.
@@ -354,12 +355,13 @@ func (p Policy) Secure() (float64, error) { return p.number("secure") }
 // SetSecure sets what Secure returns.
 func (p *Policy) SetSecure(value float64) error { return p.setNumber("secure", value) }
 
-// SecureValues: the tokens of each KV head that stay for their values, within the budget and
-// beside those that must stay, whose number includes protected positions that are not held: a
-// count, or below 1 a share of the budget, rounded down. They are the ones that have most by
-// ValueMeasure, whatever they score. Only evictions do this. Above 0 values must be readable,
-// and it needs Scope=head, Heads=equal and SelectBlock=1. It excludes Split=scores, secure,
-// chunk and HeadBudgets (VaSE, arXiv:2606.03928).
+// SecureValues: the number of tokens of each KV head that stay for their values, within the
+// budget and in addition to those that must stay: a count, or below 1 a share of the budget,
+// rounded down. Protected positions count among those that must stay, whether or not they are
+// held. The tokens with the largest ValueMeasure are taken, whatever they score. Only
+// evictions do this. Above 0 values must be readable, and it needs Scope=head, Heads=equal and
+// SelectBlock=1. It excludes Split=scores, secure, chunk and HeadBudgets (VaSE,
+// arXiv:2606.03928).
 func (p Policy) SecureValues() (float64, error) { return p.number("secure_values") }
 
 // SetSecureValues sets what SecureValues returns.
@@ -374,9 +376,9 @@ func (p *Policy) SetValueMeasure(value string) error { return p.setWord("value_m
 
 // FirstStageMass: above 0 each head first secures the tokens that have this share of its
 // attention to the slots before the window: the best by the plain mean over rows and query
-// heads, without the one that reaches the share. It secures at most what its budget, as a
-// share of these slots, leaves beside the window, and none where that is nothing. A secured
-// token gets the highest score of its layer. Only evictions do this. It needs Order=pool-rows,
+// heads, without the one that reaches the share. It secures at most as many as its budget, as
+// a share of these slots, leaves beside the window, which may be none. A secured token gets
+// the highest score of its layer. Only evictions do this. It needs Order=pool-rows,
 // KeepWindow=yes and SelectBlock=1 (DefensiveKV, arXiv:2510.13334).
 func (p Policy) FirstStageMass() (float64, error) { return p.number("first_stage_mass") }
 
@@ -424,11 +426,11 @@ func (p *Policy) SetRounding(value string) error { return p.setWord("rounding", 
 
 // Draw: whether tokens are drawn, without replacement, in proportion to their final scores: a
 // score above 0 is divided by a number drawn from Exp(1), and then the best stay as always.
-// The number depends on seed, layer, KV head, position and tokens seen alone, and is the same
-// on every device. Plan.Score() takes slots for positions. Other scores are not changed and
-// rank behind. Tokens that must stay do. It needs scores that are shares or the caller's,
-// Scope=head and SelectBlock=1, and excludes redundancy, chunk and Heads=threshold (VaSE,
-// arXiv:2606.03928).
+// The number depends only on seed, layer, KV head, position and tokens seen, and is the same
+// on every device. Plan.Score() takes slots for positions. Scores of 0 or below are not
+// changed and rank last. Tokens that must stay always do. It needs scores that are shares or
+// the caller's, Scope=head and SelectBlock=1, and excludes redundancy, chunk and
+// Heads=threshold (VaSE, arXiv:2606.03928).
 func (p Policy) Draw() (bool, error) { return p.flag("draw") }
 
 // SetDraw sets what Draw returns.
@@ -540,9 +542,9 @@ func (p Policy) SumPool() (int, error) { return p.count("sum_pool") }
 // SetSumPool sets what SumPool returns.
 func (p *Policy) SetSumPool(value int) error { return p.setCount("sum_pool", value) }
 
-// SumLast: h2o: sums are of this many last calls of Sequence.Observe() alone, and of none
-// before the layer's last eviction. 0: of all calls. Above 0, sums are pooled as a whole, and
-// it needs Sums=layer and Rows=sum (OpenVINO GenAI).
+// SumLast: h2o: sums cover only this many last calls of Sequence.Observe(), and none before
+// the layer's last eviction. 0: all calls. Above 0, sums are pooled as a whole, and it needs
+// Sums=layer and Rows=sum (OpenVINO GenAI).
 func (p Policy) SumLast() (int, error) { return p.count("sum_last") }
 
 // SetSumLast sets what SumLast returns.
@@ -556,12 +558,13 @@ func (p Policy) RawFirst() (bool, error) { return p.flag("raw_first") }
 func (p *Policy) SetRawFirst(value bool) error { return p.setFlag("raw_first", value) }
 
 // Rescue: the number of evicted blocks that stay on top of the budget; if fewer blocks would
-// be evicted, none of them is rescued. Of the slots between the ends that must stay, in whole
-// blocks, the half with the highest scores has bit 1, the first ones of equals. Blocks that
-// would be evicted are sorted by the number of bits in which they differ from the anchor, and
-// of n blocks each floor(n / rescue)-th stays, the first one included. h2o's scores are those
-// before Rows=mean divides them, and must be one row of all heads. Above 0 it needs
-// SelectBlock above 1 and no HeadBudgets (KVCrush, arXiv:2503.00022, as in OpenVINO GenAI).
+// be evicted, none of them is rescued. Half of the slots between the ends that must stay, in
+// whole blocks, have bit 1: those with the highest scores, and of equal scores the first ones.
+// Blocks that would be evicted are sorted by the number of bits in which they differ from the
+// anchor, and of n blocks each floor(n / rescue)-th stays, the first one included. h2o's
+// scores are those before Rows=mean divides them, and must be one row of all heads. Above 0 it
+// needs SelectBlock above 1 and no HeadBudgets (KVCrush, arXiv:2503.00022, as in OpenVINO
+// GenAI).
 func (p Policy) Rescue() (int, error) { return p.count("rescue") }
 
 // SetRescue sets what Rescue returns.

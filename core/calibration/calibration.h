@@ -14,9 +14,8 @@ namespace kvevict {
 // The sums of one query head, in one array of f64.
 struct HeadSums {
   std::span<double> elements;  // [head_dim]
-  std::span<double> lengths;   // [pairs]: of each pair as a complex number
-  // [head_dim, head_dim], of each row what is on and behind the diagonal; or
-  // empty
+  std::span<double> lengths;   // [pairs], of complex numbers
+  // [head_dim, head_dim] on and behind the diagonal, row by row; or empty
   std::span<double> products;
 };
 

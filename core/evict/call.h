@@ -204,8 +204,9 @@ Status Check(EvictCall& call);
 Status CheckMoveByRow(const EvictCall& call, const char* what);
 
 // fit.cc: fits the values that stay to queries. CheckCanFit() checks that rows
-// can be, CheckFit() the inputs that are found since. CountWeakFits() counts the
-// KV heads of a layer with fewer than twice as many queries as values.
+// can be fitted, and CheckFit() checks the inputs that have been found since.
+// CountWeakFits() counts the KV heads of a layer with fewer than twice as many
+// queries as values.
 Status CheckCanFit(const EvictCall& call);
 Status CheckFit(const EvictCall& call);
 Status FitKept(const EvictCall& call);

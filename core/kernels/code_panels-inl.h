@@ -19,8 +19,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 
-// Only if an instruction adds four byte products to a lane, which is four times
-// as many as with floats.
+// Used only if an instruction adds four byte products to a lane, which is four
+// times as many as with floats.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL
 inline constexpr bool kHasCodes = true;
 #else

@@ -24,16 +24,16 @@ struct FitValues {
   void* scratch = nullptr;  // FitScratchBytes(), at a cache line, any content
 };
 
-// For up to n_tokens rows. Only the sizes in `rows` are read.
+// The scratch for up to n_tokens rows. Only the sizes in `rows` are read.
 CheckedSize FitScratchBytes(const Attention& rows, uint32_t n_tokens);
 
-// Replaces the kept values V by the C that minimise
-//   |X C - Y|^2 + ridge * (mean diagonal of X'X) * |C - V|^2,
-// where Y is what the queries read from all rows, and X their weights of the
-// kept rows alone. With fewer queries than kept rows the equal system X X' is
-// solved. Weights are f32, the rest is double. Elements stay as they were where
-// C is not a number that their dtype can hold, and all do where weights are
-// not finite. Deterministic on one CPU target; targets differ by rounding.
+// Replaces the kept values V by the C that minimise |X C - Y|^2 + ridge * (mean
+//   diagonal of X'X) * |C - V|^2, where Y is what the queries read from all
+//   rows, and X their weights of the kept rows alone. With fewer queries than
+//   kept rows the equal system X X' is solved. Weights are f32, the rest is
+//   double. An element stays as it was if its dtype cannot hold the element of
+//   C; if weights are not finite, all do. Deterministic on one CPU target;
+//   targets differ by rounding.
 void FitKeptValues(SimdTarget simd, const FitValues& args);
 
 }  // namespace kvevict

@@ -40,8 +40,8 @@ void DealTies(uint64_t n_left, uint64_t n_lists, const ListNumbers& ties,
 // the smallest that stays are dealt to the lists in turn, lower lists first.
 void CountWinners(SimdTarget simd, const HeadContest& contest, uint32_t n_safe);
 
-// Without safe keys: in addition to its forced keys a list keeps won_part of
-// those that it won, and n_own more. Rounded half to even, in f32.
+// No keys are safe here. In addition to its forced keys a list keeps won_part
+// of the others that it won, and n_own more, rounded half to even in f32.
 void BlendWinners(SimdTarget simd, const HeadContest& contest, uint32_t n_own,
                   float won_part);
 

@@ -17,7 +17,7 @@ namespace kvevict {
 // deviation of x' over the channels, sum of squares / (head_dim - 1); 0 if
 // head_dim is 1. The spreads of a partition go through a softmax, for keys and
 // values separately. A token's score is its rank by their mean: the number of
-// lower tokens / partition. Of equal ones the earlier token is higher.
+// lower tokens / partition. If means are equal, the earlier token is higher.
 //
 // - NaN in the next partition is ignored. A channel whose range there is 0, not
 // finite, or below 2^-128 is ignored: x' counts as 0 in all tokens.

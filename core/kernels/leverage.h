@@ -10,7 +10,7 @@
 
 namespace kvevict {
 
-// On every backend.
+// The most elements of a key, on every backend.
 inline constexpr uint32_t kMaxLeverageDim = 256;
 
 // What is added to the diagonal of the Gram matrix: the first that lets it be

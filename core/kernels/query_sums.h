@@ -22,8 +22,8 @@ struct QuerySums {
   bool is_interleaved = false;
   double* elements = nullptr;  // [head_dim]
   double* lengths = nullptr;   // [n_pairs]
-  // [head_dim * (head_dim + 1) / 2]: of each row of the matrix what is on and
-  // behind the diagonal; or NULL.
+  // [head_dim * (head_dim + 1) / 2]: the matrix on and behind its diagonal, row
+  // by row; or NULL.
   double* products = nullptr;
   // [QuerySumsScratch(head_dim)]
   double* scratch = nullptr;

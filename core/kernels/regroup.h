@@ -1,5 +1,4 @@
-// Stores rows whose scales and minima are shared by groups of them, one per
-// element.
+// Stores rows in groups that share scales and minima, one per element of a row.
 #ifndef KVEVICT_CORE_KERNELS_REGROUP_H_
 #define KVEVICT_CORE_KERNELS_REGROUP_H_
 

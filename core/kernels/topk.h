@@ -47,8 +47,8 @@ KeyCut FindKeyCut(SimdTarget simd, const uint32_t* keys, size_t n, size_t k);
 
 enum class Tie { kLower, kHigher };
 
-// Writes the indices of the k largest keys to out[0, k), ascending. Of keys
-// equal to the k-th largest it takes the lower or the higher indices. k <= n <
+// Writes the indices of the k largest keys to out[0, k), ascending. It takes
+// the lower or the higher indices of keys equal to the k-th largest. k <= n <
 // 2^31. Makes three passes over the keys, whatever their values.
 void SelectTopK(SimdTarget simd, const uint32_t* keys, size_t n, size_t k,
                 Tie tie, int32_t* out);

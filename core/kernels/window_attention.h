@@ -22,10 +22,10 @@ struct WindowRowOptions {
   // Rows are neither summed nor scaled: `out` has one for each query head and
   // row of the window, without group_reduce, spread and measure.
   bool apart = false;
-  // The number of adjacent query heads of which a row's logits are the maximum.
+  // A row's logits are the maximum over this many adjacent query heads.
   uint32_t logit_heads = 1;
   // If above 0, this many times the unbiased variance of the rows is added to
-  // their mean. For windows of 2 to kMaxMeasuredWindow rows, and with none of
+  // their mean. It needs a window of 2 to kMaxMeasuredWindow rows, and none of
   // the above except past_only.
   float spread = 0.0f;
 };
@@ -59,9 +59,9 @@ struct WindowAttention {
   // query_head_stride. There are logit_heads times as many heads.
   RowSource queries;
   int64_t query_head_stride = 0;
-  // If not NULL the rows are those of a list of `window` records, which say what
-  // they see. Rows from n_own on are reference.Row(w - n_own). Without
-  // all_keys, past_only, weigh_by_past, spread, measure and lse.
+  // If not NULL the rows are those of a list of `window` records, which say
+  // what they see. Rows from n_own on are reference.Row(w - n_own). A list
+  // excludes all_keys, past_only, weigh_by_past, spread, measure and lse.
   const ListedRow* list = nullptr;
   uint32_t n_own = UINT32_MAX;
   RowSource reference;

@@ -106,7 +106,7 @@ constexpr size_t StagedRowStride(size_t head_dim) {
 // of the largest batch.
 class WindowAttentionLayout {
  public:
-  // With room for the exponentials of most_exp_tiles tiles, or of all.
+  // A layout with room for the exponentials of most_exp_tiles tiles, or of all.
   WindowAttentionLayout(uint32_t n_tokens, uint32_t window, uint32_t group,
                         uint32_t head_dim, uint32_t logit_heads,
                         size_t most_exp_tiles)
@@ -140,7 +140,7 @@ class WindowAttentionLayout {
                CheckedSize(kTileKeys) * f32);
   }
 
-  // With as many tiles as fit in the scratch, which has room for one.
+  // A layout with as many tiles as fit in the scratch, which has room for one.
   static WindowAttentionLayout ThatFits(uint32_t n_tokens, uint32_t window,
                                         uint32_t group, uint32_t head_dim,
                                         uint32_t logit_heads,

@@ -58,8 +58,8 @@ HWY_INLINE bool IsUnmasked(const WindowAttention& args, const RowBatch& batch,
   return VisibleKeys(args, tile, batch.row) == kTileKeys;
 }
 
-// The number of tiles of which a batch sees keys; or any row of a list, since
-// the last batch scales what all have added.
+// The number of tiles in which a batch sees keys. With a list it is that in
+// which any row does, since the last batch scales what all have added.
 HWY_INLINE size_t TilesOf(const WindowAttention& args, const RowBatch& batch) {
   const size_t n =
       args.list != nullptr

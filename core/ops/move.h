@@ -32,8 +32,9 @@ struct MoveJob {
   const kvevict_view& target() const {
     return destination == nullptr ? *view : *destination;
   }
-  // For moves in place: excludes recent rows, the last ones of every list, and
-  // sets `change` for rows that share quantization parameters with others.
+  // Prepares a move in place: excludes recent rows, the last ones of every
+  // list, and sets `change` for rows that share quantization parameters with
+  // others.
   void StayWhereRecent() {
     const uint32_t n_recent = RecentOf(*view, tokens.most);
     keep.count.most -= n_recent;
@@ -91,17 +92,17 @@ struct TableJob {
 };
 
 // Puts the entries of kept blocks first in their tables, in order, and those of
-// the others after them. Entries are processed kTile at a time. Entries dropped
-// earlier move back to make room for those of the tile that stay, and stand
-// before those dropped of the tile.
+// the others after them. Entries are processed kTile at a time. Entries that
+// earlier tiles dropped move back to make room for the kept entries of the
+// tile, and precede those that the tile drops.
 struct DropBlocksArgs {
   static constexpr uint32_t kTile = 512;
   Jobs<TableJob> jobs;
 };
 
-// Stores the kept rows that change anew in each job's destination, with their
-// scales and minima. Without a destination it does so in place, if scales are
-// those of groups of tokens.
+// Stores the kept rows that change in each job's destination, with new scales
+// and minima. Without a destination it does so in place, if groups of tokens
+// share scales.
 struct RequantizeArgs {
   Jobs<MoveJob> jobs;
 };

@@ -95,8 +95,8 @@ struct ScoreJob {
   ListCounts tokens;                   // slots held, per KV head
   const kvevict_view* view = nullptr;  // if the signal reads keys
   QueryRows queries;                   // if it reads queries
-  // [n_q_heads, Policy::reference] queries of no token held, if the policy has
-  // them, and i32 positions of theirs; NULL: they see every slot.
+  // [n_q_heads, Policy::reference] reference queries, if the policy has them,
+  // and their i32 positions; NULL: they see every slot.
   const kvevict_plane* reference = nullptr;
   const int32_t* reference_positions = nullptr;
   // Natural sink logits [n_q_heads], which are part of the softmax and of its
@@ -118,8 +118,8 @@ struct ScoreJob {
   uint32_t next_position = 0;  // position of the next token, as RoPE sees it
   uint32_t layer = 0;          // its number in the model
   ListCounts keep;             // slots that lists keep, of job.slots
-  // What the signal's model has: query_mean [n_q_heads, k_head_dim], key_filter
-  // [n_kv_heads, k_head_dim] or query_centers [n_q_heads, 3, pairs].
+  // Statistics of the model's queries: query_mean [n_q_heads, k_head_dim],
+  // key_filter [n_kv_heads, k_head_dim] or query_centers [n_q_heads, 3, pairs].
   FloatRows statistics;
   FloatRows query_covariance;  // [n_q_heads, k_head_dim, k_head_dim]; optional
   FloatRows weights;           // [n_kv_heads, tokens.most]
@@ -158,7 +158,7 @@ struct ShapeJob {
   const ScoreJob* scored = nullptr;  // what the rows are scores of
   float* rows = nullptr;    // [n_kv_heads * n_terms, tokens.most]; overwritten
   float* scores = nullptr;  // out: [n_kv_heads, tokens.most]; may be `rows`
-  double share = 0.0;  // of the context that the budget is, to secure by mass
+  double share = 0.0;  // the budget's part of the context, to secure by mass
   // Leverage to add, [n_kv_heads, tokens.most], and its factor.
   float* leverage = nullptr;
   float blend = 0.0f;
@@ -182,8 +182,8 @@ struct ShapeArgs {
   std::span<uint8_t> scratch;
 };
 
-// Raises the shaped scores of a head that are below the mean of all but the last
-// n_unpooled to it, in place. A mean that is not finite changes nothing.
+// Raises shaped scores of a head, in place, to the mean of all but the last
+// n_unpooled if they are below it. A mean that is not finite changes nothing.
 struct RaiseToMeanArgs {
   const kvevict_layer_geometry& layer;  // of all jobs
   uint32_t n_unpooled;

@@ -128,8 +128,9 @@ struct MeasureMassArgs {
 // pin_best: the best `share` of what a list keeps, rounded down in f32, become
 // +infinity. With adaptive heads it is at least the tokens of the floor. If
 // scores decide how many slots a list keeps, they do so here. Ranges rank these
-// best but do not change their number. With `beside` those many more than the
-// slots that must stay do, or a share of the longest list.
+// best but do not change their number. With `beside` their number is what it
+// says, or that share of the longest list, in addition to the slots that must
+// stay.
 struct BestArgs {
   SelectArgs select;  // its lists are scratch
   // Their scores are written. For pin_best they may not be the keys, for

@@ -13,7 +13,7 @@
 
 namespace kvevict {
 
-// When a policy can evict. Decoding continues with what is left.
+// When a policy can evict. Decoding continues with the tokens that are left.
 enum class Trigger { kNever, kPrefillEnd, kAnyTime };
 
 const char* TriggerText(Trigger trigger);
@@ -127,7 +127,8 @@ uint32_t BudgetTokens(const Policy& policy, uint32_t n_context);
 uint64_t BudgetTogether(const Policy& policy, uint32_t n_context,
                         uint64_t n_lists);
 
-// A budget in tokens: that of the policy, or without scores its ends.
+// A budget in tokens: the policy's, or if only position ranks tokens the number
+// of those at both ends.
 double TokenBudget(const Policy& policy);
 
 // The smallest budget that has room for what must stay.

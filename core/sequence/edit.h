@@ -15,8 +15,8 @@
 
 namespace kvevict {
 
-// Where every position goes: runs of old positions in their new order. A run of
-// new tokens has no old positions.
+// Maps old positions to new ones: runs of old positions in their new order. A
+// run of new tokens has no old positions.
 class PositionMap {
  public:
   struct Run {

@@ -22,7 +22,7 @@
 namespace kvevict {
 
 // Holds sums while it has memory for them. Does nothing if the plan's policy
-// scores by neither.
+// scores neither by attention sums nor by the caller's scores.
 class SumTable {
  public:
   explicit SumTable(const Plan& plan);  // must outlive this
@@ -82,8 +82,8 @@ class SumTable {
               std::span<const LayerOutcome> layers, bool are_saved,
               std::span<uint8_t> scratch);
 
-  // For a saved sequence, which has the scores that are of stored tokens. The
-  // position at which those of a layer end; 0: it has none.
+  // The position at which a layer's scores of stored tokens end, which a saved
+  // sequence has; 0: it has none.
   uint32_t ScoresEnd(const SlotTable& slots, uint32_t layer) const;
   // Copies the first `n` scores of a row from or to host memory. Both wait for
   // the device.
@@ -125,7 +125,7 @@ class SumTable {
     uint32_t n_counted = 0;
     uint32_t n_ever = 0;    // except those taken back
     bool is_shown = false;  // also by graphs
-    ObservedRange before;   // queries of calls that count no more
+    ObservedRange before;   // queries of calls that no longer count
   };
 
   // The rows of a chunk that the policy scores by; NULL if none are given.

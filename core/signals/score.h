@@ -60,8 +60,8 @@ Status SubtractRedundancy(const Plan& plan, Stream stream, uint32_t n_tokens,
 // The factor of leverage, if the budget is this share of the context.
 float BlendOf(const Policy& policy, double budget);
 
-// Where leverage is computed: rows at the start of the scratch, layer after
-// layer, and what is left of it.
+// The rows for leverage at the start of the scratch, layer after layer, and the
+// scratch that is left.
 class LeverageRows {
  public:
   explicit LeverageRows(std::span<uint8_t> scratch) : rest_(scratch) {}

@@ -22,8 +22,8 @@ class RandomRow {
   uint64_t state_;
 };
 
-// A number of Exp(1): -ln(bits / 2^32), and as if they were 1 if they are 0, in
-// steps of 2^-26 ln 2. It is above 0.
+// A number of Exp(1): -ln(bits / 2^32) in steps of 2^-26 ln 2, where bits of 0
+// count as 1. It is above 0.
 float Exponential(uint32_t bits);
 
 // 2^(-age / half_life), but at least 2^-kMostHalvings: what is left of a score.

@@ -12,7 +12,8 @@
 
 namespace kvevict {
 
-// On every backend: a kernel's argument has one number per frequency.
+// The limit on every backend, since a kernel's argument has one number per
+// frequency.
 inline constexpr uint32_t kMaxRopeFrequencies = 256;
 
 // Checks the RoPE fields of a geometry.

@@ -102,9 +102,9 @@ Status ValidateRows(const char* name, const kvevict_plane& rows,
                     kvevict_dtype dtype, uint32_t head_dim, uint32_t n_heads,
                     uint32_t n_rows);
 
-// Gives a view what it leaves at 0 and the geometry says: n_kv_heads, dtype and
-// head_dim of K and V, and with these strides of packed
-// [tokens, heads, head_dim] rows.
+// Fills in from the geometry what a view leaves at 0: n_kv_heads, dtype and
+// head_dim of K and V, and with these the strides of packed [tokens, heads,
+// head_dim] rows.
 void FillFrom(const kvevict_layer_geometry& geometry, kvevict_view* view);
 
 // Checks that the planes of a valid view, where present, have the shapes and

@@ -13,8 +13,8 @@ inline constexpr uint32_t kMostGroupTokens = 256;
 // Checks that companion i, a valid plane, is what its role says.
 Status CheckRole(const kvevict_view& view, uint32_t i);
 
-// Checks companions that are valid each: K and V agree on recent rows, scale
-// and minimum agree on groups.
+// Checks that valid companions go together: K and V agree on recent rows, and
+// scale and minimum agree on groups.
 Status CheckRoles(const kvevict_view& view);
 
 }  // namespace kvevict

@@ -83,12 +83,12 @@ constexpr uint32_t SplitsOf(uint32_t n_tokens, uint32_t most_splits) {
 }
 
 // attend_few: the most query rows of a KV head, elements of a row, and slots
-// whose weights are in shared memory at a time. It takes more than half of the
-// rows of f32 alone: other rows of as many go to tensor cores.
+// whose weights are in shared memory at a time. Only with f32 it takes more
+// than half as many rows; with other dtypes these go to tensor cores.
 constexpr uint32_t kFewRows = 8;
 constexpr uint32_t kFewElements = 256;
 constexpr uint32_t kFewSlots = 1024;
-// Whether it takes so many rows, loads of 16 bytes at a time: never of u4, for
+// Whether it takes this many rows, in loads of 16 bytes. It never takes u4, for
 // which a thread has no registers.
 constexpr bool HasFewLoads(int dtype, uint32_t n_rows) {
   return PerLoad(dtype) <= 16 && (n_rows <= kFewRows / 2 || dtype == kF32);

@@ -61,7 +61,7 @@ constexpr AttendMmaShape ShapeAttendMma(int q_dtype, int k_dtype, int v_dtype,
   const uint32_t larger =
       s.key_bytes > s.value_bytes ? s.key_bytes : s.value_bytes;
   const uint32_t tiles = s.two_tiles ? s.key_bytes + s.value_bytes : larger;
-  // In the end the sums of all warps are there.
+  // At the end shared memory holds the sums of all warps.
   const uint32_t sums = kAttendMmaWarps * kAttendRows * AttendSumStride(v_dim) *
                         static_cast<uint32_t>(sizeof(float));
   const uint32_t loop = s.query_bytes + tiles;

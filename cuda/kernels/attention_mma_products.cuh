@@ -134,8 +134,8 @@ KV_DEVICE bool HasOddValues(const uint8_t* values) {
   return Ballot(is_odd) != 0;
 }
 
-// As AddValues(), for chunks with such values, which rows that do not see their
-// slots must not get: sees(row, slot) tells of the lane's rows.
+// Does the same for chunks with such values. Rows must not get the values of
+// slots that they do not see; sees(row, slot) tells of the lane's rows.
 template <class Sees>
 KV_DEVICE void AddSeenValues(const uint8_t* values, Chunk& weights,
                              const Sees& sees, Sums& sums) {

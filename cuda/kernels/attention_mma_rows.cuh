@@ -100,8 +100,8 @@ KV_DEVICE void CopyTile(const CacheRows& rows, const CacheRow& mine,
   CopyAsyncCommit();
 }
 
-// Decodes such rows by loads of 16 bytes, some of a lane at once: fewer beside
-// the sums of long values, which are in registers.
+// Decodes such rows by loads of 16 bytes. A lane has several in flight, and
+// fewer if sums of long values take registers.
 template <class Tile>
 KV_DEVICE void DecodeWide(const CacheRows& rows, const CacheRow& mine,
                           uint8_t* tile) {

@@ -9,8 +9,8 @@ namespace kvevict::cuda {
 struct AddSumsLayer {
   uint64_t from;  // f32 of the chunk, a row per head
   uint64_t sums;  // f32 [rows of sums, AddSumsParams::stride]
-  // If not 0 sums are a ring: address of a u32, modulo sums_ring the row to
-  // write, read when the kernel runs.
+  // If not 0, sums are a ring, and this is the address of a u32 that is read
+  // when the kernel runs: modulo sums_ring it is the row to write.
   uint64_t turn;
   uint32_t n_before;    // slots before the chunk's, if there is no table
   int32_t first_count;  // index in AddSumsParams::tokens

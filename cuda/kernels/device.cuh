@@ -331,7 +331,8 @@ KV_DEVICE void StoreRelease(uint64_t address, uint32_t v) {
                : "memory");
 }
 
-// For loops that wait for a flag: while (LoadAcquire(flag) == 0) SpinYield();
+// Lets other threads run in a loop that waits for a flag: while
+// (LoadAcquire(flag) == 0) SpinYield();
 KV_DEVICE void SpinYield() { __nanosleep(20); }
 
 }  // namespace kvevict::cuda

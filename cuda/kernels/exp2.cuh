@@ -7,7 +7,7 @@
 
 namespace kvevict::cuda {
 
-// For x <= 127. 0 for x < -126, NaN for NaN.
+// 2^x for x <= 127: 0 for x < -126, NaN for NaN.
 KV_DEVICE float SameExp2(float x) {
   constexpr float kShift = 12582912.0f + 127.0f;
   const float rounded = x + kShift;

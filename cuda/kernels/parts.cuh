@@ -28,8 +28,8 @@ KV_DEVICE uint32_t PartOf(float v, bool is_low) {
   return is_low ? FromFloat<kElement>(v - ToFloat<kElement>(high)) : high;
 }
 
-// The same for less: high parts of bf16 are cut, so that 2^-16 |v| is lost at
-// most. A NaN must come from arithmetic.
+// The same with fewer instructions: high parts of bf16 are cut, so that at most
+// 2^-16 |v| is lost. A NaN must come from arithmetic.
 template <int kElement>
 KV_DEVICE uint32_t CutPartOf(float v, bool is_low) {
   uint32_t high = FromFloat<kF32>(v) >> 16;
@@ -45,7 +45,7 @@ KV_DEVICE float InverseOfPower(float v) {
 }
 
 // The power of two by which f16 parts are multiplied afterwards, from the bits
-// of the largest magnitude. Numbers next to nothing stay as small.
+// of the largest magnitude. It is at least 2^-126, so tiny numbers stay tiny.
 KV_DEVICE float ScaleOfLargest(uint32_t size) {
   // Exponents are biased by 127.
   const uint32_t exponent = size >> 23 < 15 ? 15 : size >> 23;

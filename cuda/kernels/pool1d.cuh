@@ -10,8 +10,8 @@
 
 namespace kvevict::cuda {
 
-// The larger value, or NaN if either is NaN. Of equal ones (+0 and -0) the
-// second or the first.
+// The larger value, or NaN if either is NaN. If they are equal (+0 and -0), it
+// is the second or the first.
 KV_DEVICE float Larger(float a, float b, bool second_of_equals) {
   if (a != a) return a;
   return b > a || b != b || (second_of_equals && b == a) ? b : a;

@@ -15,7 +15,7 @@ KV_DEVICE uint64_t Mix(uint64_t z) {
 
 constexpr uint64_t kStep = 0x9E3779B97F4A7C15u;
 
-// What layer and head make of a seed.
+// The generator's state for a seed, layer and head.
 KV_DEVICE uint64_t RandomState(uint64_t seed, uint32_t layer, uint32_t head) {
   return Mix(Mix(seed + kStep) + ((uint64_t{layer} << 32) | head) * kStep +
              kStep);

@@ -144,8 +144,7 @@ class Products {
     return buffers_ + tile % 2 * (kTileKeys * kPitch);
   }
 
-  // For paged keys: looks up the rows of a tile, one barrier before
-  // StartTile().
+  // Looks up the rows of a tile of paged keys, one barrier before StartTile().
   KV_DEVICE void FindKeyRows(uint32_t tile) {
     if constexpr (KV_PAGED) {
       const uint32_t thread = Afresh(threadIdx.x);

@@ -58,10 +58,11 @@ typedef struct kvevict_position_lists {
  * session, a beam, a prefix that requests share.
  *
  * The lists say which token each slot holds, and the next token gets position
- * n_tokens. A list need not reach n_tokens. Trims are exact to lengths from
- * which on every list has all positions, and within the exact prefix. Query
- * memory and observed queries stay, sums and scores are dropped. A layer's
- * positions take 8 bytes for each position up to its last missing one.
+ * n_tokens. A list need not reach n_tokens. A trim is exact if every list has
+ * all positions from the new length on, or if the new length is within the
+ * exact prefix. Query memory and observed queries stay, sums and scores are
+ * dropped. A layer's positions take 8 bytes for each position up to its last
+ * missing one.
  *
  * @param[in] sequence    Non-NULL, of logical length 0: newly created or reset.
  * @param[in] layers      [n_layers] structs of one struct_size; those of layers
@@ -109,17 +110,17 @@ typedef struct kvevict_fork_options {
  * max_tokens may differ if all tokens fit, and so may the dtypes of K and V,
  * for a cache whose rows were requantized. If KV heads shared a keep list and
  * get one each, all get the positions of the shared one. Heads or layers that
- * come to share a list must hold the same positions, and lists that must be
- * equally long the same number of tokens; otherwise the error names the layer,
- * the heads and a scope that works. Both plans rotate or neither does, unless
- * no token was evicted. The prompt of a layer then has as many tokens as its
- * longest list still holds, and `every` counts on from the last eviction that
- * dropped tokens, as exactly as the source's plan counted. Observed queries are
- * copied if both plans score by queries with the same window and draft_tokens.
- * Sums are copied if both plans have the same rows of sums, computed alike, and
- * the same max_tokens; scores if both policies are custom, with the same
- * max_tokens. Otherwise the new sequence does not observe until
- * kvevict_sequence_begin_observing().
+ * come to share a list must hold the same positions. Lists that must be equally
+ * long must hold the same number of tokens. Otherwise the error names the
+ * layer, the heads and a scope that works. Both plans rotate or neither does,
+ * unless no token was evicted. Under the other plan the prompt of a layer has
+ * as many tokens as its longest list still holds. `every` counts on from the
+ * last eviction that dropped tokens, as exactly as the source's plan counted.
+ * Observed queries are copied if both plans score by queries with the same
+ * window and draft_tokens. Sums are copied if both plans have the same rows of
+ * sums, computed alike, and the same max_tokens; scores if both policies are
+ * custom, with the same max_tokens. Otherwise the new sequence does not observe
+ * until kvevict_sequence_begin_observing().
  *
  * @param[in]  sequence      Non-NULL. Not modified.
  * @param[in]  options       NULL for none. `memory` is not used if the new

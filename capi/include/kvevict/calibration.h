@@ -3,8 +3,8 @@
  * rank by the queries to come: expected-attention and triattention.
  *
  * A calibration adds up the queries that an engine shows it, over any number of
- * texts, and tells what these policies want in kvevict_signal_inputs. It is
- * made once per model, saved as bytes, and handed to every eviction.
+ * texts, and computes what these policies read from kvevict_signal_inputs. It
+ * is made once per model, saved as bytes, and handed to every eviction.
  *
  * The rules at the top of kvevict.h hold here too.
  */
@@ -24,12 +24,13 @@ typedef struct kvevict_calibration kvevict_calibration;
 /**
  * Creates a calibration that has seen no query.
  *
- * Its memory comes from the context's allocator, in f64: for each query head
- * k_head_dim sums and the lengths of the pairs, and with covariances
- * k_head_dim * (k_head_dim + 1) / 2 products.
- * @param[in]  plan             Non-NULL, retained: its geometry counts, with
- *                              rope_inv_freq and rope_layout; any policy.
- * @param[in]  has_covariances  1: it also adds up what a covariance needs; 0.
+ * Its memory comes from the context's allocator. It holds, in f64 for each
+ * query head, k_head_dim sums and the lengths of the pairs, and with
+ * covariances k_head_dim * (k_head_dim + 1) / 2 products.
+ * @param[in]  plan             Non-NULL, retained. Only its geometry counts,
+ *                              with rope_inv_freq and rope_layout.
+ * @param[in]  has_covariances  1: it also adds up what a covariance needs; 0:
+ *                              it does not.
  * @param[out] out_calibration  Non-NULL.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
  *         KVEVICT_ERROR_OUT_OF_MEMORY.
@@ -75,9 +76,9 @@ kvevict_calibration_rows(const kvevict_calibration* calibration, uint32_t layer,
                          uint64_t* out_rows) KVEVICT_NOEXCEPT;
 
 /**
- * Writes what triattention takes as query_centers (arXiv:2604.04921): of the
- * queries before RoPE, for each pair of elements as a complex number, the means
- * of its real part, of its imaginary part and of its length.
+ * Writes what triattention takes as query_centers (arXiv:2604.04921). Each pair
+ * of elements of a query before RoPE is a complex number; the call writes the
+ * means of its real part, of its imaginary part and of its length.
  * @param[in]  calibration  Non-NULL.
  * @param[in]  layer        As in kvevict_calibration_observe().
  * @param[out] centers      f32 [n_q_heads, 3, rope_inv_freq_len], host memory.
@@ -91,10 +92,10 @@ KVEVICT_API kvevict_status kvevict_calibration_query_centers(
 
 /**
  * Writes what expected-attention takes as query_mean and query_covariance
- * (arXiv:2510.00636): with the mean m and the covariance C of the queries
- * before RoPE, and R the mean of RoPE's rotation over n_positions positions
- * from first_position on, R m and R C R'. The covariance is divided by the
- * number of rows.
+ * (arXiv:2510.00636): R m and R C R'. Here m is the mean and C the covariance
+ * of the queries before RoPE, and R is the mean of RoPE's rotation over
+ * n_positions positions from first_position on. C is divided by the number of
+ * rows.
  * @param[in]  calibration     Non-NULL.
  * @param[in]  layer           As in kvevict_calibration_observe().
  * @param[in]  first_position  The first position to come.

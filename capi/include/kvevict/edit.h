@@ -1,7 +1,7 @@
 /*
- * kvevict/edit.h: what changes a cache beside evictions: rows in another order,
- * keys at other positions, undoing the last eviction, and edits in the middle
- * of a text.
+ * kvevict/edit.h: calls other than evictions that change a cache. They reorder
+ * rows, rotate keys to other positions, undo the last eviction, and edit the
+ * middle of a text.
  *
  * The rules at the top of kvevict.h hold here too.
  */
@@ -18,17 +18,17 @@ extern "C" {
 /* ---- Rows in another order ----------------------------------------------- */
 
 /**
- * Moves row keep[i] of every head of layers to slot i, in place, as if all rows
- * were read before the first is written.
+ * Moves row keep[i] of every head to slot i, in place, for several layers. The
+ * result is as if all rows were read before the first is written.
  *
  * Slots may come in any order and more than once, so a row can be copied to
  * several slots. The call straightens a ring that has wrapped (list its
  * survivors in order of position) and serves keep lists that do not ascend;
  * kvevict_compact() is faster for lists that ascend. K, V and companions move
  * alike, byte for byte. Other rows are not touched. Cost: the CPU reads and
- * writes the rows that change place once, and one row more per cycle of them.
- * On CUDA a row whose slot is below the list's count passes through the
- * workspace, so it is read and written twice.
+ * writes each row that changes place once, and one more row per cycle. On CUDA
+ * a row whose slot is below the list's count passes through the workspace, so
+ * it is read and written twice.
  *
  * @param[in] context    Non-NULL; device and parallel runner.
  * @param[in] moves      [moves_len], one layer each, counts at most n_tokens,
@@ -50,7 +50,8 @@ kvevict_reorder(const kvevict_context* context, const kvevict_move* moves,
 /**
  * Tells the size of the workspace of kvevict_reorder(). The CPU needs 8 bytes
  * per listed slot and a row per worker. CUDA needs the listed rows of all
- * planes, but no more than 32 MiB or one plane's rows; layers use it in turn.
+ * planes; if that exceeds 32 MiB, it needs one plane's rows but at least 32
+ * MiB. Layers use it in turn.
  * @param[in]  context    Non-NULL.
  * @param[in]  moves      [moves_len] as for the call. Only n_lists and count of
  *                        the lists are read; n_tokens is not.
@@ -85,17 +86,17 @@ typedef struct kvevict_rotation {
   { (uint32_t)sizeof(kvevict_rotation), 0, 0, 1, 0, 0, 0, 0 }
 
 /**
- * Rotates cached keys in place, as RoPE would have at other positions.
+ * Rotates cached keys in place to what RoPE gives them at other positions.
  *
- * It serves engines that use slots as positions: after an eviction survivor i
- * with position p moves by i - p, and the next token gets position n_kept, as
- * in StreamingLLM (arXiv:2309.17453) and FINCH. Pair f of a key is rotated by
- * offset * rope_inv_freq[f] radians in the geometry's rope_layout; factors that
- * RoPE applied to keys (YaRN's attention scale) stay. Angles are 64-bit
- * fractions of a turn, so cosines and sines are exact to 2e-7 at any offset.
- * Rotating by a and then by b equals rotating by a + b, but rounds to k_dtype
- * twice. NaN and infinity spread over their pair. The CPU and CUDA give the
- * same bits if the CPU has a fused multiply-add.
+ * It serves engines that use slots as positions, as in StreamingLLM
+ * (arXiv:2309.17453) and FINCH. After an eviction the key in slot i with
+ * position p rotates by i - p, and the next token gets position n_kept. Pair f
+ * of a key is rotated by offset * rope_inv_freq[f] radians in the geometry's
+ * rope_layout; factors that RoPE applied to keys (YaRN's attention scale) stay.
+ * Angles are 64-bit fractions of a turn, so cosines and sines are exact to 2e-7
+ * at any offset. Rotating by a and then by b equals rotating by a + b, but
+ * rounds to k_dtype twice. NaN and infinity spread over their pair. The CPU and
+ * CUDA give the same bits if the CPU has a fused multiply-add.
  *
  * Sequences do not notice: their positions and logical length remain those of
  * the text. The engine has to remember the new positions. A second rotation and
@@ -122,14 +123,14 @@ kvevict_rotate(const kvevict_plan* plan, const kvevict_rotation* rotations,
 /* ---- Undoing an eviction ------------------------------------------------- */
 
 /**
- * Tells how many bytes an eviction now would need to be undone: K, V,
- * companions and sums (with sum_last the calls) or scores of the evicted slots
- * in all layers and heads, their lists of slots, and up to 64 bytes per plane
- * and layer.
+ * Tells how many bytes kvevict_evict_options.undo needs if the sequence is
+ * evicted now. The bytes hold K, V, companions and sums (with sum_last the
+ * calls) or scores of the evicted slots in all layers and heads, their lists of
+ * slots, and up to 64 bytes per plane and layer.
  *
  * It is 0 if every layer would be left alone. If scores decide how many tokens
- * a layer or head keeps, it counts the least that each may keep, so that no
- * eviction needs more. Nothing is scored, and CUDA does not wait.
+ * a layer or head keeps, the call counts the fewest that each may keep, so that
+ * no eviction needs more. Nothing is scored, and CUDA does not wait.
  *
  * @param[in]  sequence   Non-NULL.
  * @param[in]  views      As for kvevict_sequence_evict().
@@ -144,20 +145,20 @@ KVEVICT_API kvevict_status kvevict_sequence_undo_bytes(
     size_t* out_bytes) KVEVICT_NOEXCEPT;
 
 /**
- * Takes back the last eviction, whose rows kvevict_evict_options.undo received.
- * All rows are again where they were, byte for byte; positions, lengths and the
- * counts behind `every` and `prompt` are as before it.
+ * Undoes the last eviction, whose rows kvevict_evict_options.undo received. All
+ * rows are again where they were, byte for byte. Positions, lengths and the
+ * counts for `every` and `prompt` are as before the eviction.
  *
- * Tokens appended since stay, behind the rows that come back, as if there had
- * been no eviction; observed queries, additions to sums and the prompt's end
- * stay too. Trim unwanted tokens first. With sum_last the last sum_last calls
- * of those before and since the eviction remain. Calls since then count 0 for
- * the tokens that were away; if they do not follow on, those before are
- * dropped. Layers that get tokens back lose the log-sum-exps of observed
- * queries. The report is empty.
+ * Tokens appended since the eviction stay, behind the rows that come back.
+ * Observed queries, additions to sums and the prompt's end stay too. Trim
+ * unwanted tokens first. With sum_last the latest sum_last calls remain, from
+ * before or after the eviction. Calls after it count 0 for the tokens that were
+ * away. If they do not follow on the calls before it, those are dropped. Layers
+ * that get tokens back lose the log-sum-exps of observed queries. The report is
+ * empty.
  *
- * Only the last eviction can be undone, once, and no longer after a reset, a
- * load, or a trim to fewer tokens than there were at the eviction. Calls of
+ * Only the last eviction can be undone, and only once. A reset, a load, or a
+ * trim to fewer tokens than there were at the eviction ends that. Calls of
  * kvevict_sequence_evict() that leave every layer alone do not count. A fork
  * has nothing to undo.
  *
@@ -169,8 +170,8 @@ KVEVICT_API kvevict_status kvevict_sequence_undo_bytes(
  * @param[in] sequence   Non-NULL.
  * @param[in] views      [n_layers] views as at the eviction: the same planes
  *                       and heads, the same caches shared, with room for all
- *                       slots. Paged: other blocks may replace those given
- *                       back, behind those in use.
+ *                       slots. In a paged cache other blocks may replace those
+ *                       given back; they come behind those in use.
  * @param[in] views_len  = n_layers.
  * @param[in] undo       Non-NULL: the bytes that the eviction wrote. Not
  *                       modified.
@@ -190,17 +191,17 @@ kvevict_sequence_undo(kvevict_sequence* sequence, const kvevict_view* views,
 /** What an edit does. */
 KVEVICT_INT32_TYPE(kvevict_edit_kind)
 enum kvevict_edit_kind KVEVICT_INT32 {
-  /** Tokens [first, end) go and n_new tokens take their place. With n_new 0 it
-   *  removes, with first = end it inserts. */
+  /** n_new tokens replace tokens [first, end). With n_new 0 the edit removes;
+   *  with first = end it inserts. */
   KVEVICT_EDIT_REPLACE = 0,
-  /** Tokens [first, end) move to where their first one has position `to`. */
+  /** Tokens [first, end) move, so that the first of them gets position `to`. */
   KVEVICT_EDIT_MOVE = 1
 };
 
-/** What becomes of the positions of tokens that stay. */
+/** How tokens that stay are numbered. */
 KVEVICT_INT32_TYPE(kvevict_edit_positions)
 enum kvevict_edit_positions KVEVICT_INT32 {
-  /** Positions are without gaps as before, and keys rotate with them. The
+  /** Positions have no gaps, as before, and keys rotate to the new ones. The
    *  geometry has rope_inv_freq. */
   KVEVICT_EDIT_ROTATE = 0,
   /** The same, but keys stay as they are: for models without RoPE, and for
@@ -232,38 +233,39 @@ typedef struct kvevict_edit {
 /**
  * Removes, replaces, inserts or moves tokens in the middle of a sequence. Rows
  * of K, V, companions and observed sums move to their new slots in every layer
- * with a full cache, in order of positions, and keys rotate by as many positions
- * as their tokens move. Tokens that were evicted stay so. docs/editing.md shows
- * each kind.
+ * with a full cache, in order of positions, and keys rotate by as many
+ * positions as their tokens move. Evicted tokens stay evicted. docs/editing.md
+ * shows each kind.
  *
- * Keys and values of tokens behind the edit were computed with the old text
- * before them, and still remember it. Only kvevict_sequence_exact_prefix()
- * tokens are as if the text had always been the new one; computing those after
- * it again makes all of them so.
+ * The model computed keys and values of tokens behind the edit from the old
+ * text, and they still depend on it. Only the first
+ * kvevict_sequence_exact_prefix() tokens are as if the text had always been the
+ * new one. To make all of them so, compute the tokens behind that prefix again.
  *
- * New tokens have positions first .. first + n_new - 1 and in every layer and
- * head n_new consecutive slots from kvevict_sequence_slot_of_position() on. The
- * order is: make room in the views, call, then write the new rows, with keys
- * rotated to their positions. Their content is unspecified before, and their
- * sums are 0.
+ * New tokens have positions first .. first + n_new - 1. In every layer and head
+ * they have n_new consecutive slots, and kvevict_sequence_slot_of_position()
+ * tells the first. Make room in the views, call, then write the new rows, with
+ * keys rotated to their positions. Until then their content is unspecified.
+ * Their sums are 0.
  *
- * A rotated key is rounded once to its dtype. KVEVICT_EDIT_KEEP rotates none
- * and excludes moves and n_new > end - first. With rotate=yes of the policy a
- * key is rotated to its slot, so it rotates by as many slots as it moves, also
- * with KVEVICT_EDIT_KEEP.
+ * A rotated key is rounded once to its dtype. KVEVICT_EDIT_KEEP rotates no key
+ * and excludes moves and n_new > end - first. If the policy has rotate=yes,
+ * keys are rotated to their slots. A key then rotates by as many slots as it
+ * moves, also with KVEVICT_EDIT_KEEP.
  *
  * Queries observed from `first` on, or from `to` if that is less, are dropped;
- * with KVEVICT_EDIT_KEEP those of tokens behind the span stay, unless the policy
- * rotates. Log-sum-exps and single calls of sum_last are dropped. Other sums
- * stay with their tokens, and what removed queries added stays in them; sums
- * that stop before the last token are dropped. A prompt that has ended becomes
+ * with KVEVICT_EDIT_KEEP those of tokens behind the span stay, unless the
+ * policy rotates. Log-sum-exps and single calls of sum_last are dropped. Other
+ * sums stay with their tokens, and keep what removed queries added. Sums that
+ * stop before the last token are dropped. A prompt that has ended becomes
  * longer or shorter by what is inserted or removed before its end; moves and
- * KVEVICT_EDIT_KEEP do not change its length. The last eviction cannot be undone
- * any more; its report stays. Forks are not edited.
+ * KVEVICT_EDIT_KEEP do not change its length. The last eviction cannot be
+ * undone any more; its report stays. Forks are not edited.
  *
- * Lists of a layer must stay equally long unless the plan has head_budgets or
- * `heads` other than equal, and each must keep a token. So with scope KV_HEAD an
- * edit of a span of which heads have evicted different numbers fails.
+ * Each list must keep a token, and lists of a layer must stay equally long
+ * unless the plan has head_budgets or `heads` other than equal. So with scope
+ * KV_HEAD the edit fails if heads have evicted different numbers of the span's
+ * tokens.
  *
  * The call allocates and waits for the stream, which must not be captured.
  * Cost: rows behind the edit are read and written once; on CUDA moves and
@@ -287,8 +289,9 @@ KVEVICT_API kvevict_status kvevict_sequence_edit(
     const kvevict_edit* edit, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * Does the same to a paged sequence. Blocks that others share are copied before
- * their rows change; blocks for new tokens are taken, and empty ones freed.
+ * Edits a paged sequence as kvevict_sequence_edit() does. Shared blocks are
+ * copied before their rows change. The call takes blocks for new tokens and
+ * frees empty ones.
  * @param[in] cached    Non-NULL: holds the rows. No groups of tokens share
  *                      scales, and there are no recent rows.
  * @param[in] sequence  Non-NULL: knows their positions. Each layer of `cached`

@@ -180,7 +180,7 @@ KVEVICT_API kvevict_status kvevict_policy_copy(
  * Writes the text form: the policy's name and every parameter that differs from
  * that policy's default. A policy that keeps neither first nor last tokens
  * always writes sink=0 and recent=0. kvevict_policy_create() makes an equal
- * policy of it.
+ * policy from it.
  * @param[in]  policy         Non-NULL.
  * @param[out] text           At least text_capacity bytes; zero-terminated on
  *                            success, untouched on error. May be NULL if
@@ -243,7 +243,7 @@ enum kvevict_need KVEVICT_INT32 {
 };
 
 /**
- * Tells whether a policy reads an input, so that an engine computes no other.
+ * Tells whether a policy reads an input. An engine need not compute others.
  * @param[in]  policy    Non-NULL.
  * @param[in]  input     One of kvevict_input.
  * @param[out] out_need  Non-NULL.
@@ -252,9 +252,9 @@ KVEVICT_API kvevict_status
 kvevict_policy_need(const kvevict_policy* policy, kvevict_input input,
                     kvevict_need* out_need) KVEVICT_NOEXCEPT;
 
-/** As a number of query rows: as many as the caller gives. */
+/** A number of query rows that means: as many as the caller gives. */
 #define KVEVICT_QUERY_ROWS_ANY 4294967295u
-/** As a number of query rows: one for each slot held. */
+/** A number of query rows that means: one for each slot held. */
 #define KVEVICT_QUERY_ROWS_ALL 4294967294u
 
 /** A policy in tokens, for one context length. */
@@ -331,8 +331,8 @@ kvevict_plan_capabilities(const kvevict_plan* plan, uint32_t layer,
  * Writes the arguments of kvevict_select() that a plan's policy decides: sinks
  * and recents, the tie rule, the reduction of rows, whole blocks, the number of
  * lists and how many slots each keeps. The caller adds scores, protected slots
- * and the lists' memory. Rows of scores are those of the layer's n_kv_heads;
- * with scope MODEL those of all layers, end to end.
+ * and the lists' memory. The scores have one row per KV head of the layer; with
+ * scope MODEL the rows of all layers lie end to end.
  * @param[in]  plan      Non-NULL.
  * @param[in]  layer     < n_layers, with a full cache; it decides the budget.
  *                       Scope MODEL: the first such layer.
@@ -372,8 +372,8 @@ kvevict_auto_budget(uint32_t max_tokens, uint64_t full_cache_bytes,
                     uint32_t* out_budget) KVEVICT_NOEXCEPT;
 
 /**
- * Tells what each layer keeps of a context per KV head, by the parameter
- * `split`.
+ * Tells how many tokens of a context each layer keeps per KV head, by the
+ * parameter `split`.
  * @param[in]  policy       Non-NULL.
  * @param[in]  n_context    Tokens, 1 .. 2^31 - 1.
  * @param[out] budgets      [n_layers] tokens, 1 .. n_context each; n_context if
@@ -387,9 +387,9 @@ KVEVICT_API kvevict_status kvevict_policy_layer_budgets(
     size_t budgets_len) KVEVICT_NOEXCEPT;
 
 /**
- * Tells what each layer of a plan keeps of a context per KV head: by the
- * policy, or by layer_budgets; with head_budgets the largest of the layer's
- * heads.
+ * Tells how many tokens of a context each layer of a plan keeps per KV head.
+ * The policy or layer_budgets decide it; with head_budgets it is the largest
+ * number of the layer's heads.
  * @param[in]  plan         Non-NULL.
  * @param[in]  n_tokens     Tokens seen so far, 1 .. 2^31 - 1. More than
  *                          max_tokens count as the largest number up to
@@ -449,8 +449,8 @@ typedef struct kvevict_mass_options {
  * mass of a slot is its score; NaN and infinities have no mass, but +infinity
  * still stays first, so rows of kvevict_score() can be given unchanged. The
  * share of a row is the part of its sum that it keeps, 1 if the sum is 0. Sums
- * are in f64: first slots that must stay, in order, then scores descending.
- * Means add row by row.
+ * are in f64: slots that must stay are added first, in order, then scores in
+ * descending order. Means add row by row.
  *
  * The call is for calibration, not for every step: it sorts all rows on the
  * context's workers, in memory from the context's allocator as large as the
@@ -567,11 +567,11 @@ kvevict_sequence_memory_of(const kvevict_sequence* sequence, uint32_t layer,
  * Tells the host that a graph was launched once more. In that launch every
  * layer observed n_tokens query rows, or the sums of as many, with
  * KVEVICT_POSITION_NEXT, and the sequence appended n_tokens; a sequence that
- * does not observe only appended. The device has already counted them.
- * Log-sum-exps do not count: a window with rows of replays is scored without
- * them. With sum_last this is one call of kvevict_sequence_observe() for each
- * layer that has observed any since the sequence got its memory; if the graph
- * contains several calls, report them one by one.
+ * does not observe only appended. The device has already counted them. The rows
+ * of such a launch have no log-sum-exps, so a window that holds them is scored
+ * without any. With sum_last this is one call of kvevict_sequence_observe() for
+ * each layer that has observed any since the sequence got its memory; if the
+ * graph contains several calls, report them one by one.
  * @param[in] sequence  Non-NULL.
  * @param[in] n_tokens  Tokens of one launch.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT as for

@@ -76,9 +76,9 @@ typedef struct kvevict_paged_cache_options {
    *  token. Keys are then u8, i8, u4 or u4_halves, and values are quantized. 0:
    *  keys have theirs per token too. */
   uint32_t group_tokens;
-  /** How many last rows at least are not quantized, up to max_tokens; keys and
-   *  values must have quantized dtypes. 0: all rows are quantized; with
-   *  group_tokens all but those that do not fill a block yet. */
+  /** The least number of last rows that are not quantized, up to max_tokens;
+   *  keys and values must have quantized dtypes. 0: all rows are quantized;
+   *  with group_tokens all but those that do not fill a block yet. */
   uint32_t recent_tokens;
   /** Dtype of these rows: f32, f16 or bf16. 0: f32. */
   kvevict_dtype recent_dtype;
@@ -291,8 +291,8 @@ typedef struct kvevict_paged_rows {
 
 /**
  * Copies rows into slots that layers hold. Keys that share scales by groups of
- * tokens are written in order: the group of the first row is requantized
- * together with the rows before it, and the rows end at the end of a group, of
+ * tokens are written in order. The first row's group is requantized together
+ * with its earlier rows. The rows must end at the end of a group, at the end of
  * all quantized rows, or among recent rows.
  * @param[in] sequence  Non-NULL.
  * @param[in] rows      [rows_len], structs of one struct_size; a layer may

@@ -71,8 +71,8 @@ typedef struct kvevict_prefill_report {
 /**
  * Reads a prompt in chunks. For each chunk it calls `forward`,
  * kvevict_sequence_append() and, if due, kvevict_sequence_evict(); at the end
- * it calls kvevict_sequence_end_prompt(). So the model needs memory for the
- * attention of one chunk over the cache only.
+ * it calls kvevict_sequence_end_prompt(). So the model needs memory only for
+ * the attention of one chunk over the cache.
  * @param[in]  sequence    Non-NULL; its prompt has not ended. It may already
  *                         hold tokens; `cached` then has their rows.
  * @param[in]  options     Non-NULL.

@@ -228,13 +228,13 @@ enum kvevict_llama_way
 {
   /** In place if possible, else by state. */
   KVEVICT_LLAMA_WAY_AUTO = 0,
-  /** On the cache's own tensors. It needs a sequence with a stream of its own
-   *  (or the only sequence with tokens), cells in order, host memory, and a
-   *  model without windows and recurrence. Only the rows that stay are copied,
-   *  since llama.cpp takes positions only that way; the memory for this is
-   *  prepared while tokens are decoded beyond the budget. */
+  /** It works on the cache's own tensors. It needs a sequence with a stream of
+   *  its own (or the only sequence with tokens), cells in order, host memory,
+   *  and a model without windows and recurrence. Only the rows that stay are
+   *  copied, since llama.cpp takes positions only that way; the memory for this
+   *  is prepared while tokens are decoded beyond the budget. */
   KVEVICT_LLAMA_WAY_IN_PLACE = 1,
-  /** In a copy of the sequence's state, which llama.cpp then loads. */
+  /** It works in a copy of the sequence's state, which llama.cpp then loads. */
   KVEVICT_LLAMA_WAY_STATE = 2
 };
 #ifndef __cplusplus
@@ -276,7 +276,7 @@ typedef struct kvevict_llama_evict_options {
 /** What an eviction did. */
 typedef struct kvevict_llama_report {
   uint32_t struct_size;
-  uint32_t evicted;      /**< 1 if tokens went. */
+  uint32_t evicted;      /**< 1 if tokens were evicted. */
   uint32_t in_place;     /**< 1 if it worked on the cache's own tensors. */
   uint32_t cells_before; /**< The sequence's, in evicted layers. */
   uint32_t cells_after;
@@ -306,15 +306,14 @@ typedef struct kvevict_llama_report {
  * @param[in]  options  NULL for none.
  * @param[out] report   NULL, or report->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also if the policy needs
- *         more queries than are known: known are those of tokens decoded since
- *         the last removal or load; and for options.calibration of
- *         kvevict_llama_create() that is damaged, cut off or of another model);
- *         KVEVICT_ERROR_UNSUPPORTED with the reason
- *         (shifted or removed cells; ALiBi with lists that differ or a policy
- *         that scores by attention; weight=given with a repacked output
- *         projection, or if no product follows attention directly, as with MLA;
- *         a target whose cache has another number of streams or rotates keys by
- *         other LongRoPE factors; caches of another form);
+ *         more queries than those of tokens decoded since the last removal or
+ *         load, and for options.calibration of kvevict_llama_create() that is
+ *         damaged, cut off or of another model); KVEVICT_ERROR_UNSUPPORTED with
+ *         the reason (shifted or removed cells; ALiBi with lists that differ or
+ *         a policy that scores by attention; weight=given with a repacked
+ *         output projection, or if no product follows attention directly, as
+ *         with MLA; a target whose cache has another number of streams or
+ *         rotates keys by other LongRoPE factors; caches of another form);
  *         KVEVICT_ERROR_OUT_OF_MEMORY; KVEVICT_ERROR_INTERNAL if llama.cpp
  *         fails, with "sequence lost: " if the sequence (with target: the
  *         target's) is lost.
@@ -327,18 +326,18 @@ kvevict_llama_evict(kvevict_llama* kv, llama_seq_id seq,
 /**
  * Copies a sequence to another one, whose tokens are removed first. It replaces
  * and calls llama_memory_seq_cp(). The copy is evicted by itself from then on,
- * whether the source was evicted or not. Decode a prompt that several sequences
- * share for one of them, and copy it to the others. The source must not be
+ * whether the source was evicted or not. If several sequences share a prompt,
+ * decode it for one of them and copy it to the others. The source must not be
  * empty; to empty `to`, call llama_memory_seq_rm().
  *
- * In a unified cache the sequences share cells. An eviction of one then goes by
- * state into other cells, so that the others keep theirs; it is refused if the
- * cache has no room for that. With a stream for each sequence (kv_unified off)
- * llama.cpp copies the rows at the next llama_decode() of any sequence. Until
- * then the copy cannot be saved, evicted or copied on, and its source cannot be
- * evicted or replaced; the source can be copied to further sequences. A copy
- * that is removed before then cannot take a state either, because the rows
- * still arrive.
+ * In a unified cache the sequences share cells. An eviction of one then copies
+ * it through its state into other cells, so that the others keep theirs. It is
+ * refused if the cache has no room for that. With a stream for each sequence
+ * (kv_unified off) llama.cpp copies the rows at the next llama_decode() of any
+ * sequence. Until then the copy cannot be saved, evicted or copied on, and its
+ * source cannot be evicted or replaced; the source can be copied to further
+ * sequences. A copy that is removed before then cannot take a state either,
+ * because the rows still arrive.
  *
  * @param[in] from  A sequence with tokens, decoded, loaded or copied by this
  *                  adapter.
@@ -362,8 +361,8 @@ kvevict_llama_end_prompt(kvevict_llama* kv, llama_seq_id seq) KVEVICT_NOEXCEPT;
  * Layers with a sliding window drop tokens by themselves. Then only lengths
  * whose window is still held are accepted: llama_memory_seq_pos_min() must be
  * at most max(0, new_length - n_swa + 1). A context with swa_full holds all
- * tokens until its first eviction. That goes by state, which holds only the
- * last window.
+ * tokens until its first eviction. That eviction works through the state, which
+ * holds only the last window.
  *
  * If the application or another adapter of the context has taken tokens back by
  * llama_memory_seq_rm(), make the same call with the remaining length: every
@@ -443,7 +442,8 @@ kvevict_llama_layer(const kvevict_llama* kv, uint32_t index,
  * of a sequence whose queries hold NaN or infinity does not count either, which
  * kvevict_calibration_rows() shows.
  *
- * @param[in]  has_covariances  1: for expected-attention with covariances; 0.
+ * @param[in]  has_covariances  1: for expected-attention with covariances; 0:
+ *                              without.
  * @param[out] out              Non-NULL. Borrowed: the next call of this
  *                              function replaces it, kvevict_llama_attach() and
  *                              kvevict_llama_destroy() end it.

@@ -4,9 +4,9 @@ package native
 
 // Constants of the headers.
 const (
-	// As a number of query rows: as many as the caller gives.
+	// A number of query rows that means: as many as the caller gives.
 	QueryRowsAny = 4294967295
-	// As a number of query rows: one for each slot held.
+	// A number of query rows that means: one for each slot held.
 	QueryRowsAll = 4294967294
 	VersionMajor = 0
 	VersionMinor = 1
