@@ -5,6 +5,7 @@
 #include "core/policy/shaping.h"
 #include "core/signals/signal.h"
 #include "cuda/device_state.h"
+#include "cuda/kernels/window_attention_few.h"
 
 namespace kvevict::cuda {
 namespace {
@@ -49,6 +50,11 @@ WindowForm::WindowForm(const kvevict_layer_geometry& g, const Policy& policy,
     out = kRowsApart;
     return;
   }
+  few = !listed && logit_heads == 1 && spread == 0.0f &&
+        measure == Measure::kNone &&
+        TakesFewRows(static_cast<uint32_t>(g.q_dtype),
+                     static_cast<uint32_t>(g.k_dtype), g.k_head_dim,
+                     group * window);
   const bool max = policy.group == KVEVICT_REDUCE_MAX;
   const bool reduces = group > 1 && !per_query_head;
   // If both reductions are maxima they are one. Otherwise the maximum is of
@@ -71,6 +77,7 @@ WindowForm WindowForm::OfParts(const kvevict_layer_geometry& g) {
   policy.window.count = MostRows(g);
   WindowForm form(g, policy, /*per_query_head=*/true);
   form.is_part = true;
+  form.few = false;
   return form;
 }
 
@@ -83,6 +90,7 @@ WindowForm WindowForm::OfChunks(const kvevict_layer_geometry& g,
   WindowForm form(g, of_rows, per_query_head);
   form.chunk = policy.block;
   form.caps = false;  // logits are not scaled either
+  form.few = false;
   if (form.chunk > form.window && form.group > 1 && !per_query_head) {
     form.reduces_after = true;
     form.out = kRowPerHead;
@@ -112,7 +120,8 @@ ModuleKey ScorerOf(const Context& context, const kvevict_layer_geometry& g,
                    const WindowForm& form, const WindowVariant& variant) {
   const uint32_t tile_keys = TileKeysOf(context, g, form, variant.mma);
   ModuleKey key;
-  key.module = ModuleId::window_attention;
+  key.module =
+      variant.few ? ModuleId::window_attention_few : ModuleId::window_attention;
   key.Add("KV_Q_DTYPE", g.q_dtype);
   key.Add("KV_K_DTYPE", g.k_dtype);
   key.Add("KV_HEAD_DIM", g.k_head_dim);

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "cuda/kernels/window_attention.h"
+#include "cuda/kernels/window_attention_few.h"
 #include "tests/cuda/window_attention/stored.h"
 
 namespace kvevict::cuda {
@@ -237,6 +238,11 @@ std::vector<std::vector<float>> RunAttention(
       PartialLseBytes(n_layers, n_kv_heads, p.n_splits, v.window, v.group) / 4,
       kNan);
   p.partial_lse = AddressOf(partial_lse);
+  const std::vector<float> logits(
+      v.few ? size_t{n_layers} * n_kv_heads * v.group * v.window * longest : 0,
+      kNan);
+  p.logits = AddressOf(logits);
+  p.logit_stride = longest;
   p.spread = layers[0][0].spread * static_cast<float>(v.window);
   // The rig's doors leave slots at both ends out of chunks.
   p.n_first = (v.rows & kChunks) != 0 ? 0 : kFirst;
@@ -252,7 +258,7 @@ std::vector<std::vector<float>> RunAttention(
   const auto launch = [&](const char* pass,
                           void (*kernel)(const ScoreParams&)) {
     Check(v, pass,
-          simt::Launch(kernel, grid, {shape.threads},
+          simt::Launch(kernel, grid, {v.few ? kFewRowThreads : shape.threads},
                        shape.dynamic_shared_bytes, p, options));
   };
   // One launch each, or one for each part, the last rows first.
@@ -271,8 +277,8 @@ std::vector<std::vector<float>> RunAttention(
       p.layers[i].row_lse =
           all.row_lse + static_cast<uint64_t>(first_row * p.lse_row_stride);
     }
-    launch("window_lse", v.window_lse);
-    launch("window_scores", v.window_scores);
+    launch("first pass", v.first_pass);
+    launch("second pass", v.second_pass);
   }
   for (size_t i = 0; Measures(v) && i < layers.size(); ++i) {
     double sums[2] = {};

@@ -207,7 +207,7 @@ Keys StoreKeys(const AttentionVariant& v, const AttentionLayer& layer,
   Keys keys;
   const uint32_t n_blocks = v.paged ? (n_tokens + block - 1) / block + 1 : 1;
   keys.rows = MakeRows(layout.keys, v.k_dtype, n_heads, block, v.head_dim,
-                       Gap(v, layout, v.k_dtype), n_blocks);
+                       v.few ? 16 : Gap(v, layout, v.k_dtype), n_blocks);
   const Rows& rows = keys.rows;
   keys.block_stride =
       layout.keys == RowOrder::kTokenMajor || layout.keys == RowOrder::kReversed
