@@ -427,6 +427,7 @@ Status PrepareForm(const Context& context, const kvevict_layer_geometry& g,
   for (uint32_t i = 0; i < 8; ++i) {
     const bool is_plain = (i & 2) == 0;  // the form for any layout
     if (!is_plain && !mma && !form.few) continue;
+    if (is_plain && form.is_part && form.few) continue;  // FormOfSums()
     const WindowVariant variant{i / 4,
                                 (i & 1) != 0,
                                 !is_plain && mma,
@@ -475,34 +476,54 @@ const ScoreOp kOp_score_window = {Run, ScratchBytes, Check, Prepare};
 
 // ---- Sums over any number of rows ----
 
+namespace {
+
+WindowForm FormOfSums(const kvevict_layer_geometry& g, const ScoreJob& job) {
+  const WindowForm one_row = WindowForm::OfOneRow(g);
+  const bool is_one = job.queries.n_rows == 1;
+  return is_one && one_row.few && LayoutAllowsFew(job) ? one_row
+                                                       : WindowForm::OfParts(g);
+}
+
+}  // namespace
+
 CheckedSize QuerySumScratchBytes(const kvevict_layer_geometry& g,
                                  uint32_t n_layers, uint32_t n_tokens) {
-  return PartialBytes(g, WindowForm::OfParts(g), n_layers, n_tokens);
+  return Larger(
+      PartialBytes(g, WindowForm::OfParts(g), n_layers, n_tokens),
+      FormBytes(g, WindowForm::OfOneRow(g), n_layers, n_tokens).AlignUp(256));
 }
 
 Status PrepareQuerySums(const Context& context, const kvevict_layer_geometry& g,
                         const ScoreTraits& traits) {
+  const WindowForm one_row = WindowForm::OfOneRow(g);
+  if (one_row.few) {
+    KV_RETURN_IF_ERROR(PrepareForm(context, g, one_row, traits));
+  }
   return PrepareForm(context, g, WindowForm::OfParts(g), traits);
 }
 
 Status CheckQuerySums(const Context& context, Stream stream,
                       const ScoreArgs& args, Jobs<ScoreJob> jobs) {
-  return Scorer(context, stream, args, WindowForm::OfParts(args.layer))
+  return Scorer(context, stream, args, FormOfSums(args.layer, jobs[0]))
       .Check(jobs);
 }
 
 Status SumQueries(const Context& context, Stream stream, const ScoreArgs& args,
                   Jobs<ScoreJob> jobs, uint64_t sums) {
-  const Scorer scorer(context, stream, args, WindowForm::OfParts(args.layer));
-  return ForEachBatch(
-      jobs, ScoreParams::kMaxLayers, GoTogether, [&](Jobs<ScoreJob> batch) {
-        const uint64_t first = sums;
-        for (const ScoreJob& job : batch) {
-          sums +=
-              uint64_t{args.layer.n_q_heads} * job.tokens.most * sizeof(float);
-        }
-        return scorer.SumParts(batch, first);
-      });
+  const auto run = [&](Jobs<ScoreJob> alike) {
+    const WindowForm form = FormOfSums(args.layer, alike[0]);
+    const Scorer scorer(context, stream, args, form);
+    return ForEachBatch(alike, form.MaxLayers(), [&](Jobs<ScoreJob> batch) {
+      const uint64_t first = sums;
+      for (const ScoreJob& job : batch) {
+        sums +=
+            uint64_t{args.layer.n_q_heads} * job.tokens.most * sizeof(float);
+      }
+      return scorer.SumParts(batch, first);
+    });
+  };
+  return ForEachBatch(jobs, ScoreParams::kMaxLayers, GoTogether, run);
 }
 
 // ---- Within chunks ----

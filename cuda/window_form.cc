@@ -16,6 +16,16 @@ uint32_t MostRows(const kvevict_layer_geometry& g) {
                   static_cast<uint32_t>(g.k_dtype), g.k_head_dim);
 }
 
+// The form of sums over n rows for every query head.
+WindowForm SumsOf(const kvevict_layer_geometry& g, uint32_t n_rows) {
+  Policy policy;
+  policy.rows = KVEVICT_REDUCE_SUM;
+  policy.window.count = n_rows;
+  WindowForm form(g, policy, /*per_query_head=*/true);
+  form.is_part = true;
+  return form;
+}
+
 }  // namespace
 
 bool LeavesHeadsApart(const kvevict_layer_geometry& g, const Policy& policy) {
@@ -72,13 +82,13 @@ WindowForm::WindowForm(const kvevict_layer_geometry& g, const Policy& policy)
     : WindowForm(g, policy, LeavesHeadsApart(g, policy)) {}
 
 WindowForm WindowForm::OfParts(const kvevict_layer_geometry& g) {
-  Policy policy;
-  policy.rows = KVEVICT_REDUCE_SUM;
-  policy.window.count = MostRows(g);
-  WindowForm form(g, policy, /*per_query_head=*/true);
-  form.is_part = true;
+  WindowForm form = SumsOf(g, MostRows(g));
   form.few = false;
   return form;
+}
+
+WindowForm WindowForm::OfOneRow(const kvevict_layer_geometry& g) {
+  return SumsOf(g, 1);
 }
 
 WindowForm WindowForm::OfChunks(const kvevict_layer_geometry& g,
@@ -136,7 +146,7 @@ ModuleKey ScorerOf(const Context& context, const kvevict_layer_geometry& g,
   if (form.weigh_by_past) key.Add("KV_WEIGH_BY_PAST", true);
   if (form.max_of_rows) key.Add("KV_MAX_OF_ROWS", true);
   if (form.logit_heads > 1) key.Add("KV_LOGIT_HEADS", form.logit_heads);
-  if (form.is_part) key.Add("KV_PART", true);
+  if (form.is_part && !form.few) key.Add("KV_PART", true);
   if (form.chunk > 0) key.Add("KV_CHUNKS", true);
   if (form.listed) key.Add("KV_LISTED", true);
   if (form.spread > 0.0f) key.Add("KV_SPREAD", true);

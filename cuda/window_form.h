@@ -50,6 +50,8 @@ struct WindowForm {
   // The form of rows that are processed part by part: sums for every query
   // head.
   static WindowForm OfParts(const kvevict_layer_geometry& g);
+  // The same for a row of each query head, as in decoding.
+  static WindowForm OfOneRow(const kvevict_layer_geometry& g);
   // The form within chunks: sums of their rows, in parts if there are too many
   // rows for one.
   static WindowForm OfChunks(const kvevict_layer_geometry& g,

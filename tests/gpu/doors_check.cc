@@ -171,6 +171,22 @@ std::vector<DoorsCase> DoorsCases(const Effort& effort) {
   };
 }
 
+// Sums of a decoded token's attention, whose keys are read once, and of two.
+void CheckSumsOfStep(const Gpu& gpu, const Effort& effort, kvevict_dtype dtype,
+                     Report* report) {
+  const Shape shape = {"",    1,     8,
+                       2,     64,    effort.full ? 16384u : 331u,
+                       dtype, dtype, Layout::kPaged};
+  Twin twin(gpu, shape, effort.seed);
+  Side device(&gpu, &twin, "h2o:budget=60");
+  Side host(nullptr, &twin, "h2o:budget=60");
+  for (const uint32_t n_rows : {1u, 2u}) {
+    CompareScores(device.policy(),
+                  device.Score(0, shape.n_tokens, nullptr, 0, n_rows),
+                  host.Score(0, shape.n_tokens, nullptr, 0, n_rows), report);
+  }
+}
+
 // Given log-sum-exps replace the first pass.
 void CheckRowLse(const Gpu& gpu, const Effort& effort, kvevict_dtype dtype,
                  Report* report) {
@@ -301,6 +317,12 @@ void CheckDoors(const Gpu& gpu, const Effort& effort, Report* report) {
       CheckLayer(&device, &host, &twin, 0, c.shape.n_tokens, report);
     });
   }
+  report->Check("doors: attention of a step, bf16, paged", [&] {
+    CheckSumsOfStep(gpu, effort, KVEVICT_DTYPE_BF16, report);
+  });
+  report->Check("doors: attention of a step, f32, paged", [&] {
+    CheckSumsOfStep(gpu, effort, KVEVICT_DTYPE_F32, report);
+  });
   report->Check("doors: log-sum-exps given, bf16",
                 [&] { CheckRowLse(gpu, effort, KVEVICT_DTYPE_BF16, report); });
   report->Check("doors: log-sum-exps given, f32",
