@@ -46,6 +46,7 @@ ModuleKey KeyOf(ModuleId module, int compute_capability) {
   key.Add("KV_WINDOW", few ? 2 : 16);
   key.Add("KV_GROUP", 2);
   key.Add("KV_PAGED", 0);
+  key.Add("KV_RAGGED", 0);
   key.Add("KV_USE_MMA", !few && compute_capability >= 80 ? 1 : 0);
   key.Add("KV_TILE_KEYS", 64);
   key.Add("KV_OUT", 0);
