@@ -52,6 +52,7 @@ constexpr const char* ModuleName(ModuleId module) {
 // Whether a module is only compiled with constants.
 constexpr bool NeedsConstants(ModuleId module) {
   return module == ModuleId::window_attention ||
+         module == ModuleId::window_attention_few ||
          module == ModuleId::attention_mma;
 }
 

@@ -8,12 +8,12 @@
 #include "core/policy/shaping.h"
 #include "core/signals/signal.h"
 #include "core/view/view.h"
-#include "cuda/alignment.h"
 #include "cuda/device_state.h"
 #include "cuda/kernels/add_measures.h"
 #include "cuda/kernels/pool1d.h"
 #include "cuda/kernels/row_pool.h"
 #include "cuda/kernels/window_attention.h"
+#include "cuda/kernels/window_attention_few.h"
 #include "cuda/launch.h"
 #include "cuda/list_rows.h"
 #include "cuda/ops.h"
@@ -21,6 +21,7 @@
 #include "cuda/row_layout.h"
 #include "cuda/score_window.h"
 #include "cuda/window_form.h"
+#include "cuda/window_jobs.h"
 
 namespace kvevict::cuda {
 namespace {
@@ -29,70 +30,10 @@ constexpr float kLog2E = 1.44269504088896340736f;
 
 bool DTypesAllowMma(const Context& context, const kvevict_layer_geometry& g,
                     const WindowForm& form) {
-  return form.logit_heads == 1 &&
+  return form.logit_heads == 1 && !form.few &&
          CanUseMma(static_cast<uint32_t>(g.q_dtype),
                    static_cast<uint32_t>(g.k_dtype), g.k_head_dim, form.window,
                    SmOf(context));
-}
-
-// Checks that elements are aligned for loads.
-Status CheckJobAligned(const ScoreJob& job, const kvevict_layer_geometry& g) {
-  KV_RETURN_IF_ERROR(CheckKeysAligned(*job.view));
-  KV_RETURN_IF_ERROR(CheckAligned(
-      "queries", AddressOf(job.queries.rows.base),
-      {job.queries.rows.row_stride, job.queries.rows.element_stride,
-       g.n_q_heads > 1 ? job.queries.head_stride : 0},
-      ElementBytes(job.queries.rows.dtype)));
-  if (job.queries.lse == nullptr) return Status();
-  return CheckAligned("row_lse", AddressOf(job.queries.lse),
-                      {job.queries.lse_row_stride,
-                       g.n_q_heads > 1 ? job.queries.lse_head_stride : 0},
-                      sizeof(float));
-}
-
-// ---- Layers that go in one launch ----
-
-bool IsMultipleOf(uint64_t unit, std::initializer_list<uint64_t> values) {
-  return std::all_of(values.begin(), values.end(),
-                     [unit](uint64_t v) { return v % unit == 0; });
-}
-
-// Whether the layout of a job's rows suits the tensor cores.
-bool LayoutAllowsMma(const ScoreJob& job) {
-  const CacheRows rows = RowsOf(*job.view, job.view->k);
-  const RowLayout& keys = rows.layout;
-  const auto u = [](int64_t v) { return static_cast<uint64_t>(v); };
-  const int64_t element = ElementBytes(job.queries.rows.dtype);
-  const auto k_dtype = static_cast<DType>(job.view->k.dtype);
-  return keys.element_stride == int64_t{ElementBytes(k_dtype)} &&
-         keys.group_elems == 0 && rows.minimum.base == 0 &&
-         !KindsOf(rows).token_groups &&
-         job.queries.rows.element_stride == element &&
-         IsMultipleOf(16, {job.view->k.data, u(keys.row_stride),
-                           u(keys.head_stride), u(keys.block_stride)}) &&
-         IsMultipleOf(
-             16, {AddressOf(job.queries.rows.base),
-                  u(job.queries.rows.row_stride), u(job.queries.head_stride)});
-}
-
-bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
-  return SameLayout(LayoutOf(*a.view, a.view->k),
-                    LayoutOf(*b.view, b.view->k)) &&
-         ShareNumbers(*a.view, a.view->k, *b.view, b.view->k) &&
-         a.queries.rows.row_stride == b.queries.rows.row_stride &&
-         a.queries.rows.element_stride == b.queries.rows.element_stride &&
-         a.queries.head_stride == b.queries.head_stride &&
-         a.queries.n_rows == b.queries.n_rows && a.n_sink == b.n_sink &&
-         a.n_recent == b.n_recent &&
-         (a.queries.lse == nullptr) == (b.queries.lse == nullptr) &&
-         (a.sinks == nullptr) == (b.sinks == nullptr) &&
-         a.queries.lse_row_stride == b.queries.lse_row_stride &&
-         a.queries.lse_head_stride == b.queries.lse_head_stride &&
-         a.queries.first_row == b.queries.first_row &&
-         a.queries.ring_rows == b.queries.ring_rows &&
-         (a.reference == nullptr || ListTogether(a, b)) &&
-         InOneTable(a.tokens, b.tokens) &&
-         LayoutAllowsMma(a) == LayoutAllowsMma(b);
 }
 
 // Scratch: the log-sum-exps of one launch, then rows of query heads.
@@ -116,6 +57,16 @@ CheckedSize MeasureBytes(const kvevict_layer_geometry& g,
       .AlignUp(256);
 }
 
+// f32 [layers, n_q_heads, window, n_tokens], the logits of one launch of few
+// rows, at the end.
+CheckedSize LogitBytes(const kvevict_layer_geometry& g, const WindowForm& form,
+                       uint32_t n_layers, uint32_t n_tokens) {
+  if (!form.few) return CheckedSize(0);
+  return CheckedSize(std::min(n_layers, form.MaxLayers())) *
+         CheckedSize(g.n_q_heads) * CheckedSize(form.window) *
+         CheckedSize(n_tokens) * CheckedSize(sizeof(float));
+}
+
 CheckedSize FormBytes(const kvevict_layer_geometry& g, const WindowForm& form,
                       uint32_t n_layers, uint32_t n_tokens) {
   CheckedSize bytes = PartialBytes(g, form, n_layers, n_tokens) +
@@ -130,7 +81,7 @@ CheckedSize FormBytes(const kvevict_layer_geometry& g, const WindowForm& form,
     bytes = bytes + CheckedSize(g.n_q_heads) * CheckedSize(form.window) *
                         CheckedSize(sizeof(float));
   }
-  return bytes;
+  return bytes + LogitBytes(g, form, n_layers, n_tokens);
 }
 
 // ---- Launches ----
@@ -215,6 +166,12 @@ class Scorer {
     return AddressOf(args_.scratch.data()) +
            PartialBytes(g_, form_, Size(args_.jobs), args_.n_tokens).value();
   }
+  uint64_t Logits() const {
+    const uint32_t n_layers = Size(args_.jobs);
+    return AddressOf(args_.scratch.data()) +
+           FormBytes(g_, form_, n_layers, args_.n_tokens).value() -
+           LogitBytes(g_, form_, n_layers, args_.n_tokens).value();
+  }
   // What ListedJobs need follows all that a form needs.
   uint64_t ListedScratch() const {
     return AddressOf(args_.scratch.data()) +
@@ -235,6 +192,9 @@ class Scorer {
     return address;
   }
 
+  bool TakesFew(const ScoreJob& job) const {
+    return form_.few && LayoutAllowsFew(job);
+  }
   bool UsesMma(const ScoreJob& job) const {
     return DTypesAllowMma(context_, g_, form_) && LayoutAllowsMma(job);
   }
@@ -243,8 +203,8 @@ class Scorer {
     const uint32_t paged = keys.block_size == 0 ? 0 : keys.far == 0 ? 1 : 2;
     return cuda::ScorerOf(
         context_, g_, form_,
-        {paged, job.tokens.each != nullptr, UsesMma(job), HasSinks(job),
-         KindsOf(RowsOf(*job.view, job.view->k)).token_groups});
+        {paged, job.tokens.each != nullptr, UsesMma(job), TakesFew(job),
+         HasSinks(job), KindsOf(RowsOf(*job.view, job.view->k)).token_groups});
   }
   Status Attend(Jobs<ScoreJob> jobs, const Part& part) const;
   Status ReduceGroups(Jobs<ScoreJob> jobs) const;
@@ -334,6 +294,10 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
   p.measures = MeasuresOfBlocks();
   p.list = part.list;
   p.n_masked = part.n_masked;
+  if (form_.few) {
+    p.logits = Logits();
+    p.logit_stride = args_.n_tokens;
+  }
   p.tokens = tokens.table();
   uint64_t sums = part.sums;
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -354,11 +318,19 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
     layer.n_tokens = job.tokens.most;
     layer.first_count = tokens.FirstOf(job.tokens);
   }
+  const ModuleKey module = ScorerOf(first);
+  if (TakesFew(first)) {
+    const LaunchShape launch{splits.n_splits, g_.n_kv_heads,
+                             static_cast<uint32_t>(jobs.size()),
+                             kFewRowThreads};
+    KV_RETURN_IF_ERROR(
+        Launch(context_, stream_, module, KernelId::few_logits, launch, p));
+    return Launch(context_, stream_, module, KernelId::few_scores, launch, p);
+  }
   const bool mma = UsesMma(first);
   const WindowAttentionShape shape = ShapeWindowAttention(
       mma, static_cast<uint32_t>(g_.q_dtype), g_.k_head_dim, form_.window,
       form_.group, TileKeysOf(context_, g_, form_, mma));
-  const ModuleKey module = ScorerOf(first);
   const LaunchShape launch{splits.n_splits, g_.n_kv_heads,
                            static_cast<uint32_t>(jobs.size()), shape.threads,
                            shape.dynamic_shared_bytes};
@@ -453,11 +425,16 @@ Status PrepareForm(const Context& context, const kvevict_layer_geometry& g,
   KV_RETURN_IF_ERROR(DeviceOf(context).Enter(&scope));
   const bool mma = DTypesAllowMma(context, g, form);
   for (uint32_t i = 0; i < 8; ++i) {
-    const WindowVariant variant{i / 4, (i & 1) != 0, (i & 2) != 0,
-                                traits.has_sinks && form.chunk == 0, false};
-    if ((variant.mma && !mma) || (variant.ragged && !traits.is_ragged)) {
-      continue;
-    }
+    const bool is_plain = (i & 2) == 0;  // the form for any layout
+    if (!is_plain && !mma && !form.few) continue;
+    if (is_plain && form.is_part && form.few) continue;  // FormOfSums()
+    const WindowVariant variant{i / 4,
+                                (i & 1) != 0,
+                                !is_plain && mma,
+                                !is_plain && form.few,
+                                traits.has_sinks && form.chunk == 0,
+                                false};
+    if (variant.ragged && !traits.is_ragged) continue;
     const Module* module;
     KV_RETURN_IF_ERROR(
         DeviceOf(context).modules().Find(ScorerOf(context, g, form, variant),
@@ -499,34 +476,54 @@ const ScoreOp kOp_score_window = {Run, ScratchBytes, Check, Prepare};
 
 // ---- Sums over any number of rows ----
 
+namespace {
+
+WindowForm FormOfSums(const kvevict_layer_geometry& g, const ScoreJob& job) {
+  const WindowForm one_row = WindowForm::OfOneRow(g);
+  const bool is_one = job.queries.n_rows == 1;
+  return is_one && one_row.few && LayoutAllowsFew(job) ? one_row
+                                                       : WindowForm::OfParts(g);
+}
+
+}  // namespace
+
 CheckedSize QuerySumScratchBytes(const kvevict_layer_geometry& g,
                                  uint32_t n_layers, uint32_t n_tokens) {
-  return PartialBytes(g, WindowForm::OfParts(g), n_layers, n_tokens);
+  return Larger(
+      PartialBytes(g, WindowForm::OfParts(g), n_layers, n_tokens),
+      FormBytes(g, WindowForm::OfOneRow(g), n_layers, n_tokens).AlignUp(256));
 }
 
 Status PrepareQuerySums(const Context& context, const kvevict_layer_geometry& g,
                         const ScoreTraits& traits) {
+  const WindowForm one_row = WindowForm::OfOneRow(g);
+  if (one_row.few) {
+    KV_RETURN_IF_ERROR(PrepareForm(context, g, one_row, traits));
+  }
   return PrepareForm(context, g, WindowForm::OfParts(g), traits);
 }
 
 Status CheckQuerySums(const Context& context, Stream stream,
                       const ScoreArgs& args, Jobs<ScoreJob> jobs) {
-  return Scorer(context, stream, args, WindowForm::OfParts(args.layer))
+  return Scorer(context, stream, args, FormOfSums(args.layer, jobs[0]))
       .Check(jobs);
 }
 
 Status SumQueries(const Context& context, Stream stream, const ScoreArgs& args,
                   Jobs<ScoreJob> jobs, uint64_t sums) {
-  const Scorer scorer(context, stream, args, WindowForm::OfParts(args.layer));
-  return ForEachBatch(
-      jobs, ScoreParams::kMaxLayers, GoTogether, [&](Jobs<ScoreJob> batch) {
-        const uint64_t first = sums;
-        for (const ScoreJob& job : batch) {
-          sums +=
-              uint64_t{args.layer.n_q_heads} * job.tokens.most * sizeof(float);
-        }
-        return scorer.SumParts(batch, first);
-      });
+  const auto run = [&](Jobs<ScoreJob> alike) {
+    const WindowForm form = FormOfSums(args.layer, alike[0]);
+    const Scorer scorer(context, stream, args, form);
+    return ForEachBatch(alike, form.MaxLayers(), [&](Jobs<ScoreJob> batch) {
+      const uint64_t first = sums;
+      for (const ScoreJob& job : batch) {
+        sums +=
+            uint64_t{args.layer.n_q_heads} * job.tokens.most * sizeof(float);
+      }
+      return scorer.SumParts(batch, first);
+    });
+  };
+  return ForEachBatch(jobs, ScoreParams::kMaxLayers, GoTogether, run);
 }
 
 // ---- Within chunks ----

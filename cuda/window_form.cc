@@ -5,6 +5,7 @@
 #include "core/policy/shaping.h"
 #include "core/signals/signal.h"
 #include "cuda/device_state.h"
+#include "cuda/kernels/window_attention_few.h"
 
 namespace kvevict::cuda {
 namespace {
@@ -13,6 +14,16 @@ namespace {
 uint32_t MostRows(const kvevict_layer_geometry& g) {
   return PartRows(static_cast<uint32_t>(g.q_dtype),
                   static_cast<uint32_t>(g.k_dtype), g.k_head_dim);
+}
+
+// The form of sums over n rows for every query head.
+WindowForm SumsOf(const kvevict_layer_geometry& g, uint32_t n_rows) {
+  Policy policy;
+  policy.rows = KVEVICT_REDUCE_SUM;
+  policy.window.count = n_rows;
+  WindowForm form(g, policy, /*per_query_head=*/true);
+  form.is_part = true;
+  return form;
 }
 
 }  // namespace
@@ -49,6 +60,11 @@ WindowForm::WindowForm(const kvevict_layer_geometry& g, const Policy& policy,
     out = kRowsApart;
     return;
   }
+  few = !listed && logit_heads == 1 && spread == 0.0f &&
+        measure == Measure::kNone &&
+        TakesFewRows(static_cast<uint32_t>(g.q_dtype),
+                     static_cast<uint32_t>(g.k_dtype), g.k_head_dim,
+                     group * window);
   const bool max = policy.group == KVEVICT_REDUCE_MAX;
   const bool reduces = group > 1 && !per_query_head;
   // If both reductions are maxima they are one. Otherwise the maximum is of
@@ -66,12 +82,13 @@ WindowForm::WindowForm(const kvevict_layer_geometry& g, const Policy& policy)
     : WindowForm(g, policy, LeavesHeadsApart(g, policy)) {}
 
 WindowForm WindowForm::OfParts(const kvevict_layer_geometry& g) {
-  Policy policy;
-  policy.rows = KVEVICT_REDUCE_SUM;
-  policy.window.count = MostRows(g);
-  WindowForm form(g, policy, /*per_query_head=*/true);
-  form.is_part = true;
+  WindowForm form = SumsOf(g, MostRows(g));
+  form.few = false;
   return form;
+}
+
+WindowForm WindowForm::OfOneRow(const kvevict_layer_geometry& g) {
+  return SumsOf(g, 1);
 }
 
 WindowForm WindowForm::OfChunks(const kvevict_layer_geometry& g,
@@ -83,6 +100,7 @@ WindowForm WindowForm::OfChunks(const kvevict_layer_geometry& g,
   WindowForm form(g, of_rows, per_query_head);
   form.chunk = policy.block;
   form.caps = false;  // logits are not scaled either
+  form.few = false;
   if (form.chunk > form.window && form.group > 1 && !per_query_head) {
     form.reduces_after = true;
     form.out = kRowPerHead;
@@ -112,7 +130,8 @@ ModuleKey ScorerOf(const Context& context, const kvevict_layer_geometry& g,
                    const WindowForm& form, const WindowVariant& variant) {
   const uint32_t tile_keys = TileKeysOf(context, g, form, variant.mma);
   ModuleKey key;
-  key.module = ModuleId::window_attention;
+  key.module =
+      variant.few ? ModuleId::window_attention_few : ModuleId::window_attention;
   key.Add("KV_Q_DTYPE", g.q_dtype);
   key.Add("KV_K_DTYPE", g.k_dtype);
   key.Add("KV_HEAD_DIM", g.k_head_dim);
@@ -127,7 +146,7 @@ ModuleKey ScorerOf(const Context& context, const kvevict_layer_geometry& g,
   if (form.weigh_by_past) key.Add("KV_WEIGH_BY_PAST", true);
   if (form.max_of_rows) key.Add("KV_MAX_OF_ROWS", true);
   if (form.logit_heads > 1) key.Add("KV_LOGIT_HEADS", form.logit_heads);
-  if (form.is_part) key.Add("KV_PART", true);
+  if (form.is_part && !form.few) key.Add("KV_PART", true);
   if (form.chunk > 0) key.Add("KV_CHUNKS", true);
   if (form.listed) key.Add("KV_LISTED", true);
   if (form.spread > 0.0f) key.Add("KV_SPREAD", true);

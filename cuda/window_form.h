@@ -39,6 +39,9 @@ struct WindowForm {
   float spread = 0.0f;  // factor of the rows' variance
   bool caps = false;    // logits are capped
   Measure measure;
+  // Rows so few that window_attention_few.cu takes them where the layout suits
+  // it, and window_attention.cu without tensor cores elsewhere.
+  bool few = false;
 
   WindowForm(const kvevict_layer_geometry& g, const Policy& policy,
              bool per_query_head);
@@ -47,6 +50,8 @@ struct WindowForm {
   // The form of rows that are processed part by part: sums for every query
   // head.
   static WindowForm OfParts(const kvevict_layer_geometry& g);
+  // The same for a row of each query head, as in decoding.
+  static WindowForm OfOneRow(const kvevict_layer_geometry& g);
   // The form within chunks: sums of their rows, in parts if there are too many
   // rows for one.
   static WindowForm OfChunks(const kvevict_layer_geometry& g,
@@ -58,6 +63,7 @@ struct WindowForm {
     // are many.
     if (pools_rows) return 1;  // its rows take much memory
     if (listed) return ListedJobs::kMaxLayers;
+    if (few) return 16;  // logits take much memory
     return chunk > 0 ? 16 : ScoreParams::kMaxLayers;
   }
   // The rows of a query head that are reduced by further launches.
@@ -80,6 +86,7 @@ struct WindowVariant {
   uint32_t paged;  // KV_PAGED
   bool ragged;     // heads have lengths of their own
   bool mma;
+  bool few;  // by window_attention_few.cu
   bool sinks;
   bool token_groups;  // rows share scales, or some are recent
 };

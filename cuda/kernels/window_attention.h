@@ -62,7 +62,10 @@ struct ScoreParams {
   // KV_LISTED: ListedRow [n_layers, n_kv_heads, rows], see list_rows.h.
   uint64_t list;
   uint32_t n_masked;  // KV_LISTED: last keys that some row may not see
-  uint32_t reserved;
+  // window_attention_few.cu: f32 [n_layers, n_kv_heads, rows, logit_stride],
+  // the logits of all rows before they are scaled.
+  uint32_t logit_stride;
+  uint64_t logits;
   CountTable tokens;  // with KV_RAGGED, per KV head
   ScoreLayer layers[kMaxLayers];
 };

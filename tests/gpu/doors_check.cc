@@ -96,6 +96,19 @@ std::vector<DoorsCase> DoorsCases(const Effort& effort) {
       {shape("f16 queries, f32 keys, head-major", 8, 8, 40, f16, f32,
              Layout::kHeadMajor),
        "snapkv:budget=0.25,scope=layer,window=8,pool=none"},
+      // Few rows, whose keys are read once.
+      {shape("bf16, paged, head size 64", heads, kv_heads, 64, bf16, bf16,
+             Layout::kPaged),
+       "tova:budget=" + budget},
+      {shape("f32, token-major", heads, kv_heads, wide, f32, f32,
+             Layout::kTokenMajor),
+       "tova:scope=head,budget=" + budget},
+      {shape("f32 queries, f16 keys, a ring that has wrapped, head size 80", 6,
+             2, 80, f32, f16, Layout::kWrappedRing),
+       "snapkv:budget=" + budget + ",scope=head,group=max,window=2"},
+      {shape("f32, head-major", heads, kv_heads, wide, f32, f32,
+             Layout::kHeadMajor),
+       "snapkv:budget=" + budget + ",rows=max,row_weight=past,window=4"},
       // Other layouts and dtypes of rows.
       {shape("bf16, token-major", heads, kv_heads, wide, bf16, bf16,
              Layout::kTokenMajor),
@@ -156,6 +169,22 @@ std::vector<DoorsCase> DoorsCases(const Effort& effort) {
              Layout::kPaged),
        "keydiff:sink=0,budget=" + budget + ",block=16"},
   };
+}
+
+// Sums of a decoded token's attention, whose keys are read once, and of two.
+void CheckSumsOfStep(const Gpu& gpu, const Effort& effort, kvevict_dtype dtype,
+                     Report* report) {
+  const Shape shape = {"",    1,     8,
+                       2,     64,    effort.full ? 16384u : 331u,
+                       dtype, dtype, Layout::kPaged};
+  Twin twin(gpu, shape, effort.seed);
+  Side device(&gpu, &twin, "h2o:budget=60");
+  Side host(nullptr, &twin, "h2o:budget=60");
+  for (const uint32_t n_rows : {1u, 2u}) {
+    CompareScores(device.policy(),
+                  device.Score(0, shape.n_tokens, nullptr, 0, n_rows),
+                  host.Score(0, shape.n_tokens, nullptr, 0, n_rows), report);
+  }
 }
 
 // Given log-sum-exps replace the first pass.
@@ -288,6 +317,12 @@ void CheckDoors(const Gpu& gpu, const Effort& effort, Report* report) {
       CheckLayer(&device, &host, &twin, 0, c.shape.n_tokens, report);
     });
   }
+  report->Check("doors: attention of a step, bf16, paged", [&] {
+    CheckSumsOfStep(gpu, effort, KVEVICT_DTYPE_BF16, report);
+  });
+  report->Check("doors: attention of a step, f32, paged", [&] {
+    CheckSumsOfStep(gpu, effort, KVEVICT_DTYPE_F32, report);
+  });
   report->Check("doors: log-sum-exps given, bf16",
                 [&] { CheckRowLse(gpu, effort, KVEVICT_DTYPE_BF16, report); });
   report->Check("doors: log-sum-exps given, f32",

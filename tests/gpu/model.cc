@@ -89,12 +89,15 @@ const kvevict_view& Side::View(uint32_t layer) const {
 }
 
 std::vector<float> Side::Score(uint32_t layer, uint32_t n_tokens,
-                               const kvevict_plane* row_lse, uint32_t logical) {
+                               const kvevict_plane* row_lse, uint32_t logical,
+                               uint32_t sum_rows) {
   const size_t n = size_t{twin_->shape().n_kv_heads} * n_tokens;
   // These rows are a window's, or all to make sums of.
   const bool of_all =
       policy_.kind == ORACLE_H2O || policy_.kind == ORACLE_NON_CAUSAL;
-  const uint32_t n_rows = of_all ? n_tokens : obs_window();
+  const uint32_t n_rows = sum_rows > 0 ? sum_rows
+                          : of_all     ? n_tokens
+                                       : obs_window();
   const uint32_t first = (logical == 0 ? n_tokens : logical) - n_rows;
   const kvevict_plane queries = gpu_ == nullptr
                                     ? twin_->HostQueries(layer, first)

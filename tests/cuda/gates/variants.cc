@@ -152,6 +152,30 @@ const Attention kAttentionWithoutMma[] = {
     {kF32, kF32, 80, 256, 1, true, kSumOfGroup, true, {"KV_SOFTMAX_PAST"}, 7},
 };
 
+// Few rows: no form of tensor cores.
+const Attention kAttentionOfFew[] = {
+    {kBF16, kBF16, 128, 1, 4, false, kSumOfGroup},
+    {kF32, kF32, 128, 1, 4, false, kSumOfGroup},
+    {kF16, kF16, 128, 1, 1, true, kSumOfGroup},
+    {kBF16, kBF16, 256, 1, 8, true, kMaxOfGroup, true},
+    {kF32, kBF16, 64, 2, 4, true, kRowPerHead, true},
+    {kF32, kF32, 256, 4, 4, true, kSumOfGroup, true},
+    {kBF16, kF32, 64, 2, 8, false, kMaxOfGroup, true},
+    {kF32, kF32, 32, 15, 1, true, kSumOfGroup, true},
+    {kBF16, kBF16, 80, 1, 7, true, kSumOfGroup, true, {"KV_MAX_OF_ROWS"}},
+    {kF16, kF16, 96, 4, 2, false, kRowPerHead, false, {"KV_WEIGH_BY_PAST"}},
+    {kF16, kBF16, 128, 2, 8, true, kSumOfGroup, true, {"KV_SOFTCAP"}},
+    {kBF16,
+     kBF16,
+     64,
+     1,
+     8,
+     true,
+     kSumOfGroup,
+     true,
+     {"KV_SOFTCAP", "KV_SINKS"}},
+};
+
 // Modules that read rows of two dtypes.
 struct Reader {
   ModuleId module;
@@ -237,12 +261,13 @@ std::string Define(const char* name, uint32_t value) {
   return std::string("-D") + name + "=" + std::to_string(value);
 }
 
-Variant Make(const Attention& a, bool mma, int sm) {
+Variant Make(const Attention& a, bool mma, int sm,
+             ModuleId module = ModuleId::window_attention) {
   const auto define = Define;
   const uint32_t tile_keys = a.logit_heads > 1 ? LogitTileKeys(a.window)
                                                : TileKeys(mma, a.head_dim, sm);
   Variant variant = {
-      .module = ModuleId::window_attention,
+      .module = module,
       .options = {
           define("KV_Q_DTYPE", a.q_dtype), define("KV_K_DTYPE", a.k_dtype),
           define("KV_HEAD_DIM", a.head_dim), define("KV_WINDOW", a.window),
@@ -356,6 +381,7 @@ std::string Variant::form() const {
                           : n_copies == 0 ? ", codes"
                                           : "");
   }
+  if (module == ModuleId::window_attention_few) return module_name;
   if (module != ModuleId::window_attention) {
     return module_name + (has_groups ? ", groups" : is_codes ? ", codes" : "");
   }
@@ -371,6 +397,7 @@ std::vector<Variant> VariantsFor(int sm) {
     if (module == ModuleId::attention_few && sm < 80) continue;
     if (module == ModuleId::regroup) continue;        // only codes
     if (module == ModuleId::attention_mma) continue;  // below
+    if (module == ModuleId::window_attention_few) continue;
     if (module != ModuleId::window_attention) {
       variants.push_back({.module = module, .options = {}});
       if (module == ModuleId::pool_select) {
@@ -394,6 +421,9 @@ std::vector<Variant> VariantsFor(int sm) {
   }
   for (const Attention& a : kAttentionWithoutMma) {
     variants.push_back(Make(a, false, sm));
+  }
+  for (const Attention& a : kAttentionOfFew) {
+    variants.push_back(Make(a, false, sm, ModuleId::window_attention_few));
   }
   for (const TensorAttention& a : kTensorAttention) {
     if (sm >= 80) variants.push_back(Make(a));

@@ -118,7 +118,8 @@ void TakesAnyLayout(const AttentionVariant& v, Random& random) {
     if (is_packed && order == RowOrder::kElementMajor) continue;
     AttentionLayout layout;
     layout.queries = order;
-    layout.keys = order;
+    const bool takes_keys = !v.few || order != RowOrder::kElementMajor;
+    layout.keys = takes_keys ? order : RowOrder::kTokenMajor;
     layout.block_size = 1 + random.Below(90);
     layout.tiles_per_split = 1;
     layout.gap_is_wide = random.Below(2) == 0;

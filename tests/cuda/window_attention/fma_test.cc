@@ -8,6 +8,7 @@
 #include "tests/cuda/window_attention/checks.h"
 
 #define KV_USE_MMA 0
+#define KV_FEW 0
 #define KV_ATTENTION_LIST "tests/cuda/window_attention/fma_variants.inc"
 #include "tests/cuda/window_attention/variants-inl.h"
 

@@ -29,7 +29,7 @@ enum AttentionRows : uint32_t {
   kSinks = 512
 };
 
-// A row of mma_variants.inc or fma_variants.inc.
+// A row of mma_variants.inc, fma_variants.inc or few_variants.inc.
 struct AttentionVariant {
   const char* name;
   uint32_t q_dtype;
@@ -42,10 +42,11 @@ struct AttentionVariant {
   uint32_t out;
   bool ragged;
   bool use_mma;
+  bool few;  // window_attention_few.cu
   uint32_t rows;
   uint32_t logit_heads;
-  void (*window_lse)(const ScoreParams&);
-  void (*window_scores)(const ScoreParams&);
+  void (*first_pass)(const ScoreParams&);
+  void (*second_pass)(const ScoreParams&);
 };
 // Query rows per head: a window's, or two parts and more. With chunks they are a
 // chunk's, with enough tiles that one replaces another.
@@ -91,13 +92,14 @@ struct AttentionLayout {
   uint32_t tiles_per_split = 3;
   // Odd layers come with row log-sum-exps, so only the others are summed.
   bool odd_layers_have_lse = false;
-  // The gap between rows: 16 bytes, as tensor cores always have, or an element.
+  // The gap between rows: 16 bytes, as tensor cores always have, and keys that
+  // few rows meet; or an element.
   // Rows of f32 that lie end to end are copied with the former.
   bool gap_is_wide = false;
 };
 inline bool MayCopy(const AttentionVariant& v) {
-  return v.q_dtype == kF32 && v.k_dtype == kF32 && v.head_dim % 4 == 0 &&
-         v.logit_heads == 1;
+  return !v.few && v.q_dtype == kF32 && v.k_dtype == kF32 &&
+         v.head_dim % 4 == 0 && v.logit_heads == 1;
 }
 
 // Scores of every layer, followed by two measured numbers. Memory has the exact

@@ -3,6 +3,7 @@
 #include <initializer_list>
 
 #include "cuda/kernels/window_attention.h"
+#include "cuda/kernels/window_attention_few.h"
 
 namespace kvevict::cuda {
 namespace {
@@ -92,6 +93,21 @@ void TakesTheTensorCoresWhereTheyFit() {
   KV_EXPECT(!CanUseMma(3, 3, 128, 257, 90));
 }
 
+void TakesFewRowsWhereThatPays() {
+  const char* what = "TakesFewRows";
+  KV_EXPECT(TakesFewRows(kBF16, kBF16, 128, 8));
+  KV_EXPECT(!TakesFewRows(kBF16, kBF16, 128, 9));
+  KV_EXPECT(!TakesFewRows(kF32, kF16, 128, 9));
+  KV_EXPECT(TakesFewRows(kF32, kF32, 128, 16));
+  KV_EXPECT(!TakesFewRows(kF32, kF32, 128, 17));
+  KV_EXPECT(TakesFewRows(kF16, kBF16, 256, 16));
+  KV_EXPECT(!TakesFewRows(kBF16, kU8, 128, 1));
+  KV_EXPECT(TakesFewRows(kF32, kF32, 32, 1));
+  KV_EXPECT(!TakesFewRows(kBF16, kBF16, 56, 1));
+  KV_EXPECT(!TakesFewRows(kBF16, kBF16, 68, 1));
+  KV_EXPECT(!TakesFewRows(kF32, kF32, 272, 1));
+}
+
 }  // namespace
 }  // namespace kvevict::cuda
 
@@ -115,5 +131,6 @@ int main() {
   }
   WorkspaceIsUnderTwoPercent();
   TakesTheTensorCoresWhereTheyFit();
+  TakesFewRowsWhereThatPays();
   return failures == 0 ? 0 : 1;
 }

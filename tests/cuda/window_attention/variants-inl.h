@@ -1,10 +1,18 @@
-// The variants of the file KV_ATTENTION_LIST. KV_USE_MMA holds for all or none of them.
+// The variants of the file KV_ATTENTION_LIST. KV_USE_MMA holds for all or none of them,
+// and so does KV_FEW.
+#if KV_FEW
+#define KV_FIRST_PASS few_logits
+#define KV_SECOND_PASS few_scores
+#else
+#define KV_FIRST_PASS window_lse
+#define KV_SECOND_PASS window_scores
+#endif
 
 #define KV_ATTENTION_VARIANT(name, q, k, dim, window, group, paged, tile, out, \
                              ragged, rows, logit_heads)                        \
   namespace kvevict::cuda::name {                                              \
-  void window_lse(const ScoreParams&);                                         \
-  void window_scores(const ScoreParams&);                                      \
+  void KV_FIRST_PASS(const ScoreParams&);                                      \
+  void KV_SECOND_PASS(const ScoreParams&);                                     \
   }
 #include KV_ATTENTION_LIST
 #undef KV_ATTENTION_VARIANT
@@ -26,10 +34,11 @@ const std::vector<AttentionVariant> kVariants = {
    out,                                                                        \
    ragged,                                                                     \
    KV_USE_MMA,                                                                 \
+   KV_FEW,                                                                     \
    rows,                                                                       \
    logit_heads,                                                                \
-   name::window_lse,                                                           \
-   name::window_scores},
+   name::KV_FIRST_PASS,                                                        \
+   name::KV_SECOND_PASS},
 #include KV_ATTENTION_LIST
 #undef KV_ATTENTION_VARIANT
 };

@@ -38,14 +38,16 @@ ModuleKey KeyOf(ModuleId module, int compute_capability) {
     key.Add("KV_V_DIM", 32);
     key.Add("KV_ROW_WARPS", 2);
   }
-  if (module != ModuleId::window_attention) return key;
+  const bool few = module == ModuleId::window_attention_few;
+  if (module != ModuleId::window_attention && !few) return key;
   key.Add("KV_Q_DTYPE", 3);
   key.Add("KV_K_DTYPE", 3);
   key.Add("KV_HEAD_DIM", 64);
-  key.Add("KV_WINDOW", 16);
+  key.Add("KV_WINDOW", few ? 2 : 16);
   key.Add("KV_GROUP", 2);
   key.Add("KV_PAGED", 0);
-  key.Add("KV_USE_MMA", compute_capability >= 80 ? 1 : 0);
+  key.Add("KV_RAGGED", 0);
+  key.Add("KV_USE_MMA", !few && compute_capability >= 80 ? 1 : 0);
   key.Add("KV_TILE_KEYS", 64);
   key.Add("KV_OUT", 0);
   return key;
