@@ -2,6 +2,7 @@
  * support/stage.h. */
 #include <stdlib.h>
 
+#include "kvevict/batch.h"
 #include "kvevict/experimental.h"
 #include "kvevict/paged.h"
 #include "tests/capi/support/expect.h"
