@@ -4,6 +4,7 @@
 
 #include "core/dtype.h"
 #include "core/paged/paged_sequence.h"
+#include "core/parts.h"
 #include "core/view/extent.h"
 #include "core/view/row_change.h"
 #include "core/view/view.h"
@@ -30,7 +31,10 @@ bool IsPlain(const kvevict_plane& plane) {
 void LeavePart(const PagedRows& rows, kvevict_plane* companions,
                kvevict_view* view) {
   const RowChange lacks = {!IsPresent(rows.k), !IsPresent(rows.v)};
-  if (!lacks.any() && FindRole(*view, KVEVICT_ROLE_BIAS) == nullptr) return;
+  if (!lacks.any() &&
+      (!kHasBiases || FindRole(*view, KVEVICT_ROLE_BIAS) == nullptr)) {
+    return;
+  }
   if (lacks.k) view->k = kvevict_plane{};
   if (lacks.v) view->v = kvevict_plane{};
   uint32_t n = 0;
@@ -132,6 +136,7 @@ Status CopyRows(const PagedCache& cache, const CopiedRows& rows,
 }  // namespace
 
 void PagedSequence::ClearBiases(uint32_t layer, uint32_t first, uint32_t n) {
+  if (!kHasBiases) return;
   const kvevict_view view = CodedView(layer);
   const kvevict_plane* const biases = FindRole(view, KVEVICT_ROLE_BIAS);
   if (biases == nullptr) return;

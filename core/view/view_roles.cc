@@ -250,7 +250,9 @@ uint32_t FirstRecent(const kvevict_view& view) {
 }
 
 Status CheckBiases(const kvevict_view& view, bool on_host) {
-  if (on_host || FindRole(view, KVEVICT_ROLE_BIAS) == nullptr) return Status();
+  if (!kHasBiases || on_host || FindRole(view, KVEVICT_ROLE_BIAS) == nullptr) {
+    return Status();
+  }
   return Unsupported("companions: one has role bias, which CUDA does not read");
 }
 
