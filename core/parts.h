@@ -23,6 +23,9 @@ constexpr bool IsBuilt(std::string_view name) {
   return true;
 }
 
+// Whether slots can have biases, which the fits write.
+inline constexpr bool kHasBiases = IsBuilt("fit_values");
+
 }  // namespace kvevict
 
 #endif  // KVEVICT_CORE_PARTS_H_

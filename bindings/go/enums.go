@@ -266,6 +266,8 @@ const (
 	RoleKeyRecent Role = 5
 	// Values of the same slots.
 	RoleValueRecent Role = 6
+	// Added to the logits of a slot's key.
+	RoleBias Role = 7
 )
 
 // LayerCache: which tokens a layer's cache holds before any eviction.

@@ -477,14 +477,17 @@ func (p *Policy) SetMergeFraction(value float64) error { return p.setNumber("mer
 // window's; each sees every row. They are at most 4,096 per KV head, those of its query heads
 // together. K and V must be f32, f16 or bf16. It excludes merge, rotate, undo and
 // destinations. It is for broad answers such as summaries, and can lose single facts:
-// docs/policies/fitting.md (Attention Matching, arXiv:2602.16284).
+// docs/policies/fitting.md (Attention Matching, arXiv:2602.16284). bias-values first fits a
+// bias of each slot, f32 in the view's companion of that role, which the engine's attention
+// adds to the slot's logits. CUDA does not fit biases.
 func (p Policy) Fit() (string, error) { return p.word("fit") }
 
 // SetFit sets what Fit returns.
 func (p *Policy) SetFit(value string) error { return p.setWord("fit", value) }
 
-// FitRidge: fit: how strongly values are held to what they were, in units of the mean diagonal
-// of the normal equations. The larger, the less values change.
+// FitRidge: fit: how strongly values, and the factors that biases stand for, are held to what
+// they were, in units of the mean diagonal of the normal equations. The larger, the less they
+// change.
 func (p Policy) FitRidge() (float64, error) { return p.number("fit_ridge") }
 
 // SetFitRidge sets what FitRidge returns.

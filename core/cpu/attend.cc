@@ -97,6 +97,8 @@ Attention AttentionOf(const AttendJob& job, const Cut& cut, uint32_t unit) {
   args.values = HeadRows(view, job.values(), head);
   args.value_head_stride = job.values().head_stride_bytes;
   args.values_are_keys = !IsPresent(view.v);
+  args.biases = HeadBiases(view, head);
+  args.bias_head_stride = HeadBiases(view, head + 1).base - args.biases.base;
   args.n_heads = std::min(cut.n_heads, view.n_kv_heads - head);
   args.k_dim = view.k.head_dim;
   args.v_dim = job.v_head_dim;

@@ -22,10 +22,10 @@ Attention RowsOf(const kvevict_layer_geometry& g, const Policy& policy) {
 }
 
 ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
-  return SharesOf(
-      context,
-      QueryTableBytes(FitRows(size.policy)) +
-          FitScratchBytes(RowsOf(size.geometry, size.policy), size.n_tokens));
+  return SharesOf(context,
+                  QueryTableBytes(FitRows(size.policy)) +
+                      FitScratchBytes(RowsOf(size.geometry, size.policy),
+                                      size.n_tokens, FitsBiases(size.policy)));
 }
 
 // The queries that values are fitted to.
@@ -47,6 +47,7 @@ void FitHead(const Context& context, const FitArgs& args, size_t i,
   fit.rows.queries.base += int64_t{head} * GroupSize(g) * queries.head_stride;
   fit.rows.keys = HeadRows(*job.view, job.view->k, head);
   fit.rows.values = HeadRows(*job.view, job.view->v, head);
+  fit.rows.biases = HeadBiases(*job.view, head);
   fit.rows.n_tokens = job.tokens.Of(head);
   fit.rows.scale = args.softmax_scale;
   fit.rows.softcap = g.logit_softcap;
@@ -54,6 +55,7 @@ void FitHead(const Context& context, const FitArgs& args, size_t i,
   fit.keep = job.keep.ListOf(head);
   fit.n_keep = job.keep.CountOf(head);
   fit.ridge = args.policy.fit_ridge;
+  fit.fits_biases = FitsBiases(args.policy);
   fit.scratch = scratch + QueryTableBytes(FitRows(args.policy)).value();
   FitKeptValues(context.simd(), fit);
 }

@@ -30,6 +30,7 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
         ExpectedAttention attention;
         attention.keys = HeadRows(*job.view, job.view->k, head);
+        attention.biases = HeadBiases(*job.view, head);
         attention.n_tokens = n_tokens;
         attention.n_sink = job.n_sink;
         attention.group = group;

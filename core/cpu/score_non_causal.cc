@@ -34,6 +34,7 @@ void ScoreChunk(const Context& context, const ScoreArgs& args,
                             int64_t{first} * job.queries.rows.row_stride;
   attention.query_head_stride = job.queries.head_stride;
   attention.keys = HeadRows(*job.view, job.view->k, head);
+  attention.biases = HeadBiases(*job.view, head);
   attention.first_key = first;
   attention.n_tokens = n;
   attention.window = n;

@@ -69,6 +69,7 @@ FloatRows MakeSums(const Context& context, const ScoreArgs& args,
     attention.lse_head_stride = queries.lse_head_stride;
   }
   attention.keys = HeadRows(*job.view, job.view->k, head);
+  attention.biases = HeadBiases(*job.view, head);
   attention.n_tokens = job.tokens.Of(head);
   attention.window = queries.n_rows;
   attention.group = GroupSize(g);

@@ -141,6 +141,7 @@ WindowAttention AttentionOf(const ScoreArgs& args, const ScoreJob& job,
   attention.queries.base += int64_t{head} * group * job.queries.head_stride;
   attention.query_head_stride = job.queries.head_stride;
   attention.keys = HeadRows(*job.view, job.view->k, head);
+  attention.biases = HeadBiases(*job.view, head);
   attention.n_tokens = job.tokens.Of(head);
   attention.window = args.policy.window.count;
   attention.group = group / attention.rows.logit_heads;

@@ -1,6 +1,8 @@
 // The stage of an eviction that fits the values that stay to queries.
 #include "core/evict/call.h"
+#include "core/parts.h"
 #include "core/signals/score.h"
+#include "core/view/view.h"
 
 namespace kvevict {
 namespace {
@@ -23,6 +25,27 @@ Status ForEachAlike(const EvictCall& call, std::span<uint8_t> scratch,
   return Status();
 }
 
+// Checks that a layer has biases, of its own.
+Status CheckHasBiases(const EvictCall& call, uint32_t l) {
+  if (!kHasBiases) return Status();
+  const uint32_t number = call.plan.layer(l).number;
+  const kvevict_view& view = call.views()[l];
+  for (uint32_t i = 0; i < view.n_companions; ++i) {
+    if (view.companions[i].role != KVEVICT_ROLE_BIAS) continue;
+    const LayerCache& cache = call.Cache(l);
+    if (cache.owner != l || (cache.shared_companions >> i & 1) == 0) {
+      return Status();
+    }
+    return InvalidArgument(
+        "views[%u].companions[%u] is also an earlier layer's, but each layer "
+        "has biases of its own",
+        number, i);
+  }
+  return InvalidArgument(
+      "views[%u]: companions: none has role bias, which fit bias-values writes",
+      number);
+}
+
 }  // namespace
 
 Status CheckCanFit(const EvictCall& call) {
@@ -30,6 +53,11 @@ Status CheckCanFit(const EvictCall& call) {
     const PlanLayer& of_plan = call.plan.layer(layer.layer);
     const Status status = call.plan.CheckCanRewrite(of_plan);
     if (!status.ok()) return Prefixed(status, "layer %u: ", of_plan.number);
+    KV_RETURN_IF_ERROR(
+        CheckBiases(call.views()[layer.layer], call.backend().on_host));
+    if (FitsBiases(call.policy)) {
+      KV_RETURN_IF_ERROR(CheckHasBiases(call, layer.layer));
+    }
   }
   return Status();
 }

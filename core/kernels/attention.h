@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/kernels/row_source.h"
+#include "core/parts.h"
 #include "core/simd.h"
 
 namespace kvevict {
@@ -29,6 +30,9 @@ struct Attention {
   int64_t key_head_stride = 0;
   RowSource values;
   int64_t value_head_stride = 0;
+  // f32 by slot, added to the logits of the KV head; base nullptr: none.
+  RowSource biases;
+  int64_t bias_head_stride = 0;
   bool values_are_keys = false;  // values are the first elements of keys' rows
   uint32_t n_heads = 1;
   uint32_t group = 1;  // query heads of a KV head
@@ -43,6 +47,9 @@ struct Attention {
   float scale = 0.0f;
   float softcap = 0.0f;  // 0: none
 
+  bool has_biases() const { return kHasBiases && biases.base != nullptr; }
+  // The cap that is left once logits have their biases, which are not capped.
+  float softcap_of_biased() const { return has_biases() ? 0.0f : softcap; }
   uint32_t rows_per_head() const { return n_queries * group; }
   uint32_t n_rows() const { return n_heads * rows_per_head(); }
   // The slots that query first_query + i sees.

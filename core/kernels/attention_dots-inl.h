@@ -254,14 +254,36 @@ HWY_INLINE void DotKeys(const Attention& args, SlotSpan tile, uint32_t end,
       });
 }
 
+// Caps the logits of all rows, and adds the biases of a tile.
+inline HWY_NOINLINE void AddBiases(const Attention& args, SlotSpan tile,
+                                   const AttentionParts& parts) {
+  const RowTag d;
+  const auto cap = hn::Set(d, args.softcap * kLog2OfE);
+  HWY_ALIGN float biases[kAttentionTile];
+  for (uint32_t row = 0; row < args.n_rows(); ++row) {
+    if (row % args.rows_per_head() == 0) {
+      RowSource rows = args.biases;
+      rows.base += row / args.rows_per_head() * args.bias_head_stride;
+      LoadBiases(rows, tile, kAttentionTile, biases);
+    }
+    float* const logits = parts.logits + size_t{row} * kAttentionTile;
+    for (size_t j = 0; j < kAttentionTile; j += hn::Lanes(d)) {
+      auto x = hn::LoadU(d, logits + j);
+      if (args.softcap != 0.0f) x = Cap(d, cap, x);
+      hn::StoreU(hn::Add(x, hn::LoadU(d, biases + j)), d, logits + j);
+    }
+  }
+}
+
 // The weights of a row from its logits, relative to its reference; 0 for slots
 // that it does not see.
-HWY_INLINE void WeighLogits(const Attention& args, SlotSpan seen, float* logits,
-                            float* reference, float* sum, float* out) {
+HWY_INLINE void WeighLogits(const Attention& args, float softcap, SlotSpan seen,
+                            float* logits, float* reference, float* sum,
+                            float* out) {
   const RowTag d;
   const size_t lanes = hn::Lanes(d);
-  if (args.softcap != 0.0f) {
-    const auto cap = hn::Set(d, args.softcap * kLog2OfE);
+  if (softcap != 0.0f) {
+    const auto cap = hn::Set(d, softcap * kLog2OfE);
     for (size_t j = 0; j < kAttentionTile; j += lanes) {
       hn::StoreU(Cap(d, cap, hn::LoadU(d, logits + j)), d, logits + j);
     }
@@ -397,15 +419,18 @@ HWY_INLINE void AttendByDots(const Attention& args, SlotSpan span,
                              const AttentionParts& parts) {
   const uint32_t n_rows = args.rows_per_head();
   const size_t out_stride = AttentionState::OutStride(args.v_dim);
+  const float softcap = args.softcap_of_biased();
   ScaleQueries(args, parts);
   for (uint32_t slot = span.begin; slot < span.end; slot += kAttentionTile) {
     const SlotSpan tile = {slot, std::min(span.end, slot + kAttentionTile)};
     WithRowsAtHand(args.keys, args.k_dim, [&](auto rows) HWY_ATTR {
       DotKeys<decltype(rows)>(args, tile, span.end, parts);
     });
+    if (args.has_biases()) AddBiases(args, tile, parts);
     for (uint32_t row = 0; row < args.n_rows(); ++row) {
       WeighLogits(
-          args, SeenInTile(args, row % n_rows / args.group, slot, tile.size()),
+          args, softcap,
+          SeenInTile(args, row % n_rows / args.group, slot, tile.size()),
           parts.logits + size_t{row} * kAttentionTile, state.reference + row,
           state.sum + row, state.out + row * out_stride);
     }

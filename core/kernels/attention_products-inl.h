@@ -64,6 +64,25 @@ HWY_INLINE void MultiplyKeys(const Attention& args, uint32_t row,
   }
 }
 
+// Caps the logits of rows [row, row + KeysPerPanel()), and adds the biases of a
+// tile.
+inline HWY_NOINLINE void AddBiases(const Attention& args, uint32_t row,
+                                   SlotSpan tile, const AttentionParts& parts) {
+  const RowTag d;
+  const auto cap = hn::Set(d, args.softcap * kLog2OfE);
+  float biases[kAttentionTile];
+  LoadBiases(args.biases, tile, kAttentionTile, biases);
+  for (size_t t = 0; t < tile.size(); ++t) {
+    const auto bias = hn::Set(d, biases[t]);
+    float* const logits = parts.logits + t * parts.logit_stride + row;
+    for (size_t r = 0; r < KeysPerPanel(); r += hn::Lanes(d)) {
+      auto x = hn::LoadU(d, logits + r);
+      if (args.softcap != 0.0f) x = Cap(d, cap, x);
+      hn::StoreU(hn::Add(x, bias), d, logits + r);
+    }
+  }
+}
+
 // Caps logits, and sets those that rows do not see to -infinity.
 template <bool kMasked, class D, class V = hn::VFromD<D>>
 HWY_INLINE V Seen(D d, V cap, bool is_capped, V x, size_t t, V begin, V end) {
@@ -84,8 +103,9 @@ HWY_INLINE void WeighRows(const Attention& args, size_t row, size_t n_slots,
   const RowTag d;
   float* const logits = parts.logits + row;
   const size_t stride = parts.logit_stride;
-  const bool is_capped = args.softcap != 0.0f;
-  const auto cap = hn::Set(d, args.softcap * kLog2OfE);
+  const float softcap = args.softcap_of_biased();
+  const bool is_capped = softcap != 0.0f;
+  const auto cap = hn::Set(d, softcap * kLog2OfE);
   const auto begin = kMasked ? hn::LoadU(d, parts.begins + row) : hn::Zero(d);
   const auto end = kMasked ? hn::LoadU(d, parts.ends + row) : hn::Zero(d);
   auto highest = hn::Set(d, kNothing);
@@ -193,6 +213,7 @@ HWY_INLINE SlotSpan WeighTile(const Attention& args, SlotSpan tile,
     }
     rows = {std::min(rows.begin, row), row + width};
     MultiplyKeys(args, row, tile.size(), parts);
+    if (args.has_biases()) AddBiases(args, row, tile, parts);
     for (uint32_t r = row; r < row + width; r += hn::Lanes(RowTag())) {
       if (all_see) {
         WeighRows<false>(args, r, tile.size(), state, parts);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 #include "core/dtypes/load-inl.h"
@@ -65,6 +66,17 @@ HWY_INLINE SlotSpan SeenInTile(const Attention& args, uint32_t i, uint32_t slot,
 HWY_INLINE bool AllSee(const Attention& args, uint32_t slot, uint32_t n) {
   return args.SeenBy(0).end >= slot + n &&
          args.SeenBy(args.n_queries - 1).begin <= slot;
+}
+
+// Loads the biases of slots in base 2, padded to a tile.
+HWY_INLINE void LoadBiases(const RowSource& biases, SlotSpan tile, size_t n,
+                           float* to) {
+  for (uint32_t t = tile.begin; t < tile.end; ++t) {
+    float bias;
+    std::memcpy(&bias, biases.Row(t), sizeof(bias));
+    *to++ = bias * kLog2OfE;
+  }
+  std::fill_n(to, n - tile.size(), 0.0f);
 }
 
 // Loads a query row of a head, scaled.

@@ -30,12 +30,12 @@ HWY_INLINE float LseOf(const AttentionWeights& args, uint32_t r) {
 }
 
 // Adds a row's weights of a tile.
-HWY_INLINE void AddRowWeights(const Attention& args, SlotSpan seen, float lse,
+HWY_INLINE void AddRowWeights(float softcap, SlotSpan seen, float lse,
                               const float* HWY_RESTRICT logits,
                               float* HWY_RESTRICT sums) {
   const RowTag d;
-  const bool is_capped = args.softcap != 0.0f;
-  const auto cap = hn::Set(d, args.softcap * kLog2OfE);
+  const bool is_capped = softcap != 0.0f;
+  const auto cap = hn::Set(d, softcap * kLog2OfE);
   const auto base = hn::Set(d, lse);
   for (size_t j = seen.begin; j < seen.end; j += hn::Lanes(d)) {
     const size_t n = std::min<size_t>(hn::Lanes(d), seen.end - j);
@@ -49,6 +49,7 @@ HWY_INLINE void AddRowWeights(const Attention& args, SlotSpan seen, float lse,
 HWY_INLINE void AddByDots(const AttentionWeights& args,
                           const AttentionParts& parts) {
   const Attention& rows = args.rows;
+  const float softcap = rows.softcap_of_biased();
   ScaleQueries(rows, parts);
   for (uint32_t slot = args.span.begin; slot < args.span.end;
        slot += kAttentionTile) {
@@ -57,11 +58,13 @@ HWY_INLINE void AddByDots(const AttentionWeights& args,
     WithWholeRows(rows.keys, rows.k_dim, [&](auto whole) HWY_ATTR {
       DotKeys<decltype(whole)>(rows, tile, args.span.end, parts);
     });
+    if (rows.has_biases()) AddBiases(rows, tile, parts);
     for (uint32_t r = 0; r < rows.n_rows(); ++r) {
       const float lse = LseOf(args, r);
       if (lse == kNothing) continue;
-      AddRowWeights(rows, SeenInTile(rows, r / rows.group, slot, tile.size()),
-                    lse, parts.logits + r * kAttentionTile,
+      AddRowWeights(softcap,
+                    SeenInTile(rows, r / rows.group, slot, tile.size()), lse,
+                    parts.logits + r * kAttentionTile,
                     args.sums + r % rows.group * args.head_stride + slot -
                         args.span.begin);
     }
@@ -73,8 +76,9 @@ HWY_INLINE void AddPanelWeights(const Attention& args, size_t row,
                                 size_t n_slots, const AttentionParts& parts,
                                 float* HWY_RESTRICT sums) {
   const RowTag d;
-  const bool is_capped = args.softcap != 0.0f;
-  const auto cap = hn::Set(d, args.softcap * kLog2OfE);
+  const float softcap = args.softcap_of_biased();
+  const bool is_capped = softcap != 0.0f;
+  const auto cap = hn::Set(d, softcap * kLog2OfE);
   const auto begin = hn::LoadU(d, parts.begins + row);
   const auto end = hn::LoadU(d, parts.ends + row);
   const auto lse = hn::LoadU(d, parts.factors + row);
@@ -108,6 +112,7 @@ HWY_INLINE void AddByProducts(const AttentionWeights& args,
     for (uint32_t row = 0; row < rows.n_rows(); row += width) {
       if (!FindSeen(rows, row, tile, parts)) continue;
       MultiplyKeys(rows, row, tile.size(), parts);
+      if (rows.has_biases()) AddBiases(rows, row, tile, parts);
       for (uint32_t r = row; r < row + width; r += hn::Lanes(RowTag())) {
         AddPanelWeights(rows, r, tile.size(), parts,
                         args.sums + slot - args.span.begin);

@@ -1,7 +1,10 @@
 #include "core/kernels/expected_attention.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
+
+#include "core/parts.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/expected_attention.cc"
@@ -301,6 +304,17 @@ void ScaleRow(float* row, size_t n, float scale) {
   }
 }
 
+// Adds biases to the logits of keys from n_sink on.
+void AddBiases(const ExpectedAttention& args, uint32_t n_sink) {
+  for (uint32_t t = n_sink; t < args.n_tokens; ++t) {
+    float bias;
+    std::memcpy(&bias, args.biases.Row(t), sizeof(bias));
+    for (uint32_t head = 0; head < args.group; ++head) {
+      args.out[head * args.out_stride + t] += bias;
+    }
+  }
+}
+
 void ExpectedAttentionOf(const ExpectedAttention& args) {
   const uint32_t n = args.n_tokens;
   const uint32_t n_sink = std::min(args.n_sink, n);
@@ -309,6 +323,7 @@ void ExpectedAttentionOf(const ExpectedAttention& args) {
   } else {
     LogitsByMean(args, n_sink);
   }
+  if (kHasBiases && args.biases.base != nullptr) AddBiases(args, n_sink);
   for (uint32_t head = 0; head < args.group; ++head) {
     float* const out = args.out + head * args.out_stride;
     std::fill(out, out + n_sink, 0.0f);

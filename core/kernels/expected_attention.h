@@ -13,7 +13,8 @@
 namespace kvevict {
 
 struct ExpectedAttention {
-  RowSource keys;  // n_tokens rows
+  RowSource keys;    // n_tokens rows
+  RowSource biases;  // f32, added to logits; base nullptr: none
   uint32_t n_tokens = 0;
   uint32_t n_sink = 0;  // first tokens, which are not in the softmax and get 0
   uint32_t group = 0;   // query heads that read this KV head
@@ -32,8 +33,8 @@ struct ExpectedAttention {
 
 CheckedSize ExpectedAttentionScratchBytes(uint32_t head_dim, uint32_t group);
 
-// out = softmax over the tokens of scale mean.k + scale^2 / 2 k' covariance k,
-// the logarithm of the expected exp(scale q.k) of normally distributed queries.
+// out = softmax over the tokens of scale mean.k + scale^2 / 2 k' covariance k +
+// bias, the logarithm of the expected exp(scale q.k) of normally distributed queries.
 //
 // Accumulated in f32. Deterministic on one CPU target; targets differ by
 // rounding. Reads every key row once. Takes n_tokens * group * head_dim^2 / 2

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "core/kernels/normal_equations.h"
+#include "core/kernels/fit_parts.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/fit_values.cc"
@@ -15,203 +15,33 @@
 #include "core/dtypes/load-inl.h"
 #include "core/dtypes/store-inl.h"
 #include "core/kernels/attention_softmax-inl.h"
+#include "core/kernels/fit_biases-inl.h"
+#include "core/kernels/fit_weights-inl.h"
 #include "core/kernels/normal_equations-inl.h"
-#include "core/kernels/row_panel-inl.h"
 #include "hwy/highway.h"
-
-// The layout of the scratch, the same for every target.
-#ifndef KVEVICT_CORE_KERNELS_FIT_VALUES_PARTS_
-#define KVEVICT_CORE_KERNELS_FIT_VALUES_PARTS_
-namespace kvevict {
-namespace {
-
-// Queries, with their heads, that attend together.
-constexpr uint32_t kRowsOfChunk = 256;
-// Kept rows that are gathered together.
-constexpr uint32_t kGathered = 512;
-
-uint32_t QueriesOfChunk(const Attention& rows) {
-  return std::min(rows.n_queries, std::max(1u, kRowsOfChunk / rows.group));
-}
-
-// The system has as many unknowns as the smaller of queries and kept rows.
-struct FitParts {
-  size_t n_unknowns;
-  size_t stride;     // of the matrix and the tile
-  size_t n_columns;  // of residuals and sums
-  double* matrix;
-  double* tile;       // kTileRows rows
-  double* residuals;  // a row for each query; the solution if they are fewer
-  double* sums;       // a row for each kept row; the solution if they are fewer
-  double* changes;    // kTileRows rows
-  float* references;  // of each query: weight = inverse * 2^(x - reference)
-  float* inverses;
-  float* reads;   // of a chunk: [2, rows, padded v_dim]
-  float* states;  // of all rows, then two of kept rows
-  size_t state_floats;
-  float* attention;
-  float* keys;  // gathered
-  float* values;
-  float* staged;
-  float* panel;
-  float* block;
-
-  // `memory` is nullptr if only the size is wanted.
-  FitParts(const Attention& rows, uint32_t n_keep, uint8_t* memory)
-      : memory_(memory) {
-    const size_t n = rows.rows_per_head();
-    n_unknowns = std::min<size_t>(n, n_keep);
-    // Rows that are a power of two apart would evict each other from caches.
-    stride = PaddedMatrix(n_unknowns) + kMatrixPad;
-    n_columns = PaddedMatrix(rows.v_dim);
-    Attention chunk = rows;
-    chunk.n_queries = QueriesOfChunk(rows);
-    const uint32_t n_chunk = chunk.rows_per_head();
-    size_t attention_floats = AttentionScratchFloats(chunk);
-    if (const uint32_t rest = rows.n_queries % chunk.n_queries; rest > 0) {
-      chunk.n_queries = rest;
-      attention_floats =
-          std::max(attention_floats, AttentionScratchFloats(chunk));
-    }
-    matrix = Take<double>(PaddedMatrix(n_unknowns), stride);
-    tile = Take<double>(kTileRows, stride);
-    residuals = Take<double>(PaddedMatrix(n), n_columns);
-    sums = Take<double>(PaddedMatrix(n_unknowns), n_columns);
-    changes = Take<double>(kTileRows, n_columns);
-    references = Take<float>(1, n + kPanel);
-    inverses = Take<float>(1, n + kPanel);
-    reads = Take<float>(2 * size_t{n_chunk}, n_columns);
-    state_floats = AttentionState::Floats(n_chunk, rows.v_dim);
-    states = Take<float>(3, state_floats);
-    attention = Take<float>(1, attention_floats);
-    keys = Take<float>(kGathered, PaddedMatrix(rows.k_dim));
-    values = Take<float>(kGathered, n_columns);
-    const size_t dim = PaddedMatrix(std::max(rows.k_dim, rows.v_dim));
-    staged = Take<float>(kPanel, dim + kMatrixPad);
-    panel = Take<float>(kPanel, dim);
-    block = Take<float>(kTileRows + kPanel, dim);
-  }
-
-  CheckedSize n_bytes() const { return n_bytes_; }
-
- private:
-  template <typename T>
-  T* Take(size_t n_rows, size_t n) {
-    T* const part = memory_ == nullptr
-                        ? nullptr
-                        : reinterpret_cast<T*>(memory_ + n_bytes_.value());
-    n_bytes_ = (n_bytes_ +
-                CheckedSize(n_rows) * CheckedSize(n) * CheckedSize(sizeof(T)))
-                   .AlignUp(64);
-    return part;
-  }
-
-  uint8_t* const memory_;
-  CheckedSize n_bytes_{0};
-};
-
-}  // namespace
-}  // namespace kvevict
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 namespace {
-
-// Weights of queries for a tile of the matrix X, or of X'.
-class WeightTile {
- public:
-  WeightTile(const FitValues& args, const FitParts& parts, bool by_slots)
-      : args_(args), p_(parts), by_slots_(by_slots) {}
-
-  // Fills rows [first, first + n) of X, or with by_slots of X'.
-  void Fill(uint32_t first, uint32_t n) const {
-    const size_t dim = args_.rows.k_dim;
-    const uint32_t width = RowPanel::Width();
-    const uint32_t n_groups = PackBlock(
-        n, dim,
-        [&](uint32_t i, float* row) HWY_ATTR { LoadRowOf(first + i, row); },
-        p_.staged, p_.block);
-    const RowPanel panel(dim, p_.staged, p_.panel);
-    for (uint32_t c = 0; c < p_.n_unknowns; c += width) {
-      const auto n_columns =
-          static_cast<uint32_t>(std::min<size_t>(width, p_.n_unknowns - c));
-      panel.Pack(n_columns, [&](uint32_t i, float* row)
-                                HWY_ATTR { LoadColumnOf(c + i, row); });
-      for (uint32_t g = 0; g < n_groups; ++g) {
-        const uint32_t row = g * static_cast<uint32_t>(kRowsPerBlock);
-        HWY_ALIGN float logits[kRowsPerBlock * 2 * kRowPad];
-        MultiplyBlock(p_.block + row * dim, panel.data(), dim, logits, width);
-        for (uint32_t r = row; r < std::min<size_t>(n, row + kRowsPerBlock);
-             ++r) {
-          float* const mine = logits + (r - row) * width;
-          Weigh(first + r, c, mine);
-          std::copy_n(mine, n_columns, p_.tile + r * p_.stride + c);
-        }
-      }
-    }
-    for (uint32_t r = 0; r < n; ++r) {
-      std::fill(p_.tile + r * p_.stride + p_.n_unknowns,
-                p_.tile + (r + 1) * p_.stride, 0.0);
-    }
-  }
-
- private:
-  HWY_INLINE void LoadRowOf(uint32_t i, float* row) const {
-    by_slots_ ? LoadKey(i, row) : LoadScaled(i, row);
-  }
-  HWY_INLINE void LoadColumnOf(uint32_t i, float* row) const {
-    by_slots_ ? LoadScaled(i, row) : LoadKey(i, row);
-  }
-  HWY_INLINE void LoadKey(uint32_t i, float* row) const {
-    LoadRow(args_.rows.keys, static_cast<uint32_t>(args_.keep[i]), 0,
-            args_.rows.k_dim, row);
-  }
-  HWY_INLINE void LoadScaled(uint32_t i, float* row) const {
-    LoadQuery(args_.rows, 0, i, row);
-    ScaleRow(QueryScale(args_.rows.scale, args_.rows.softcap),
-             PaddedRow(args_.rows.k_dim), row);
-  }
-
-  // Turns the logits of a row and a panel of columns into weights.
-  HWY_INLINE void Weigh(uint32_t row, uint32_t column, float* logits) const {
-    const RowTag d;
-    const float softcap = args_.rows.softcap;
-    const auto cap = hn::Set(d, softcap * kLog2OfE);
-    for (size_t i = 0; i < RowPanel::Width(); i += hn::Lanes(d)) {
-      auto x = hn::LoadU(d, logits + i);
-      if (softcap != 0.0f) x = Cap(d, cap, x);
-      const auto reference = by_slots_
-                                 ? hn::LoadU(d, p_.references + column + i)
-                                 : hn::Set(d, p_.references[row]);
-      const auto inverse = by_slots_ ? hn::LoadU(d, p_.inverses + column + i)
-                                     : hn::Set(d, p_.inverses[row]);
-      const auto e = Exp2(d, hn::Sub(x, BaseOf(d, reference)));
-      hn::StoreU(hn::Mul(e, inverse), d, logits + i);
-    }
-  }
-
-  const FitValues& args_;
-  const FitParts& p_;
-  const bool by_slots_;
-};
 
 class Fitter {
  public:
   Fitter(SimdTarget simd, const FitValues& args)
       : simd_(simd),
         args_(args),
-        p_(args.rows, args.n_keep, static_cast<uint8_t*>(args.scratch)),
+        p_(args.rows, args.n_keep, args.fits_biases,
+           static_cast<uint8_t*>(args.scratch)),
         n_(args.rows.rows_per_head()),
         by_slots_(args.n_keep > n_),
         tile_(args, p_, by_slots_) {}
 
   void Run() {
-    const Attention& rows = args_.rows;
-    const uint32_t step = QueriesOfChunk(rows);
-    for (uint32_t first = 0; first < rows.n_queries; first += step) {
-      FindResiduals(first, std::min(step, rows.n_queries - first));
+    if (args_.rows.has_biases()) LoadKeptBiases();
+    ForEachChunk([&](const Attention& chunk) { ReadAll(chunk); });
+    if (args_.fits_biases && BiasFitter(args_, p_, tile_, by_slots_).Run()) {
+      StoreKeptBiases();
     }
+    ForEachChunk([&](const Attention& chunk) { SubtractKept(chunk); });
     FindMatrix();
     if (!FactorMatrix(p_.n_unknowns, matrix())) return;
     const Matrix solution = by_slots_ ? residuals() : sums();
@@ -246,31 +76,79 @@ class Fitter {
     return AttentionState::At(p_.states + i * p_.state_floats, chunk.n_rows());
   }
 
-  // What the queries of a chunk read from all rows, less what they read from
-  // the kept ones.
-  void FindResiduals(uint32_t first, uint32_t n_queries) const {
+  void LoadKeptBiases() const {
+    for (uint32_t i = 0; i < args_.n_keep; ++i) {
+      std::memcpy(p_.biases + i, BiasAt(i), sizeof(float));
+    }
+    std::fill_n(p_.biases + args_.n_keep, kPanel, 0.0f);
+  }
+  void StoreKeptBiases() const {
+    for (uint32_t i = 0; i < args_.n_keep; ++i) {
+      std::memcpy(BiasAt(i), p_.biases + i, sizeof(float));
+    }
+  }
+  uint8_t* BiasAt(uint32_t i) const {
+    return const_cast<uint8_t*>(
+        args_.rows.biases.Row(static_cast<uint32_t>(args_.keep[i])));
+  }
+
+  // Calls run(rows) for the queries, some at a time.
+  template <typename Run>
+  void ForEachChunk(const Run& run) const {
     Attention chunk = args_.rows;
-    chunk.first_query = first;
-    chunk.n_queries = n_queries;
-    const size_t n_rows = chunk.n_rows();
-    float* const all = p_.reads;
-    float* const kept = p_.reads + n_rows * p_.n_columns;
+    const uint32_t step = QueriesOfChunk(chunk);
+    for (uint32_t first = 0; first < args_.rows.n_queries; first += step) {
+      chunk.first_query = first;
+      chunk.n_queries = std::min(step, args_.rows.n_queries - first);
+      run(chunk);
+    }
+  }
+
+  // Makes the residuals what the queries of a chunk read from all rows.
+  void ReadAll(const Attention& chunk) const {
     const AttentionState state = StateAt(0, chunk);
     AttendSpan(simd_, chunk, {0, chunk.n_tokens}, state, p_.attention);
-    Finish(chunk, state, all);
-    const AttentionState kept_state = AttendKept(chunk);
-    for (size_t r = 0; r < n_rows; ++r) {
-      const size_t row = size_t{first} * chunk.group + r;
-      p_.references[row] = kept_state.reference[r];
-      p_.inverses[row] = InverseOf(kept_state, r, r % chunk.group);
+    if (args_.fits_biases) {
+      SetSoftmax(chunk, state);
+      for (size_t r = 0; r < chunk.n_rows(); ++r) {
+        const size_t row = RowOf(chunk, r);
+        p_.masses[row] = double{state.sum[r]} * p_.inverses[row];
+      }
     }
-    Finish(chunk, kept_state, kept);
-    for (size_t r = 0; r < n_rows; ++r) {
-      double* const out = residuals().Row(size_t{first} * chunk.group + r);
-      const float* const a = all + r * p_.n_columns;
-      const float* const b = kept + r * p_.n_columns;
-      std::fill_n(out, p_.n_columns, 0.0);
-      for (uint32_t i = 0; i < chunk.v_dim; ++i) out[i] = double{a[i]} - b[i];
+    Finish(chunk, state, p_.reads);
+    ForEachRead(chunk, [](double, float read) { return read; });
+  }
+
+  // Subtracts what they read from the kept rows.
+  void SubtractKept(const Attention& chunk) const {
+    const AttentionState state = AttendKept(chunk);
+    SetSoftmax(chunk, state);
+    Finish(chunk, state, p_.reads);
+    ForEachRead(chunk, [](double all, float read) { return all - read; });
+  }
+
+  // Replaces the residuals of a chunk by those that `next` makes of them and of
+  // p_.reads.
+  template <typename Next>
+  void ForEachRead(const Attention& chunk, const Next& next) const {
+    for (size_t r = 0; r < chunk.n_rows(); ++r) {
+      double* const out = residuals().Row(RowOf(chunk, r));
+      const float* const read = p_.reads + r * p_.n_columns;
+      for (uint32_t i = 0; i < chunk.v_dim; ++i) out[i] = next(out[i], read[i]);
+      std::fill(out + chunk.v_dim, out + p_.n_columns, 0.0);
+    }
+  }
+
+  // The row of all queries that a chunk's row is.
+  static size_t RowOf(const Attention& chunk, size_t r) {
+    return size_t{chunk.first_query} * chunk.group + r;
+  }
+
+  // Makes weights those of the softmax that a state is of.
+  void SetSoftmax(const Attention& chunk, const AttentionState& state) const {
+    for (size_t r = 0; r < chunk.n_rows(); ++r) {
+      p_.references[RowOf(chunk, r)] = state.reference[r];
+      p_.inverses[RowOf(chunk, r)] = InverseOf(state, r, r % chunk.group);
     }
   }
 
@@ -282,11 +160,12 @@ class Fitter {
     chunk.keys = PackedRows(p_.keys, key_row);
     chunk.values = PackedRows(p_.values, value_row);
     const auto* const list = reinterpret_cast<const uint32_t*>(args_.keep);
-    for (uint32_t begin = 0; begin < args_.n_keep; begin += kGathered) {
-      const uint32_t n = std::min(kGathered, args_.n_keep - begin);
+    for (uint32_t begin = 0; begin < args_.n_keep; begin += kFitGathered) {
+      const uint32_t n = std::min(kFitGathered, args_.n_keep - begin);
       LoadRows(keys, list + begin, n, 0, chunk.k_dim, key_row, p_.keys);
       LoadRows(values, list + begin, n, 0, chunk.v_dim, value_row, p_.values);
       chunk.n_tokens = n;
+      if (chunk.has_biases()) chunk.biases = PackedRows(p_.biases + begin, 1);
       AttendSpan(simd_, chunk, {0, n}, StateAt(begin == 0 ? 1 : 2, chunk),
                  p_.attention);
       if (begin == 0) continue;
@@ -390,8 +269,9 @@ namespace kvevict {
 
 HWY_EXPORT(FitOf);
 
-CheckedSize FitScratchBytes(const Attention& rows, uint32_t n_tokens) {
-  return FitParts(rows, n_tokens, nullptr).n_bytes();
+CheckedSize FitScratchBytes(const Attention& rows, uint32_t n_tokens,
+                            bool fits_biases) {
+  return FitParts(rows, n_tokens, fits_biases, nullptr).n_bytes();
 }
 
 void FitKeptValues(SimdTarget simd, const FitValues& args) {

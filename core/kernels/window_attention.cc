@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/kernels/window_attention_layout.h"
+#include "core/parts.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/window_attention.cc"
@@ -131,6 +132,26 @@ HWY_NOINLINE void CapLogits(const WindowAttention& args, const RowBatch& batch,
   const auto cap = hn::Set(d, args.softcap * kLog2OfE);
   for (size_t i = 0; i < batch.size() * kTileKeys; i += hn::Lanes(d)) {
     hn::StoreU(Cap(d, cap, hn::LoadU(d, s.logits + i)), d, s.logits + i);
+  }
+}
+
+// Adds the biases of a tile to all logits of a batch.
+HWY_NOINLINE void BiasLogits(const WindowAttention& args, const RowBatch& batch,
+                             size_t tile, const WindowAttentionScratch& s) {
+  const RowTag d;
+  HWY_ALIGN float biases[kTileKeys] = {};
+  for (size_t key = 0; key < KeysOf(args, tile); ++key) {
+    const size_t slot = args.first_key + tile * kTileKeys + key;
+    std::memcpy(biases + key, args.biases.Row(static_cast<uint32_t>(slot)),
+                sizeof(float));
+    biases[key] *= kLog2OfE;
+  }
+  for (size_t r = 0; r < batch.size(); ++r) {
+    float* const logits = s.logits + r * kTileKeys;
+    for (size_t i = 0; i < kTileKeys; i += hn::Lanes(d)) {
+      hn::StoreU(hn::Add(hn::LoadU(d, logits + i), hn::LoadU(d, biases + i)), d,
+                 logits + i);
+    }
   }
 }
 
@@ -324,6 +345,9 @@ void ComputeBatch(const WindowAttention& args, const RowBatch& batch,
     MultiplyTile(args, batch, tile, s);
     if (args.rows.logit_heads > 1) MaxLogits(args, batch, s);
     if (args.softcap != 0.0f) CapLogits(args, batch, s);
+    if (kHasBiases && args.biases.base != nullptr) {
+      BiasLogits(args, batch, tile, s);
+    }
     ExpTile(args, batch, tile, s);
   };
   const size_t n_tiles = TilesOf(args, batch);

@@ -72,6 +72,7 @@ struct WindowAttention {
   int64_t lse_row_stride = 0;
   int64_t lse_head_stride = 0;
   RowSource keys;
+  RowSource biases;        // f32 by slot, added to logits; base nullptr: none
   uint32_t first_key = 0;  // of n_tokens rows
   uint32_t n_tokens = 0;   // >= window, without a list
   // Rows, at least 1. Without a list row w is token n_tokens - window + w.

@@ -5,6 +5,7 @@
 
 #include "core/dtype.h"
 #include "core/paged/paged_options.h"
+#include "core/policy/policy.h"
 #include "core/view/view.h"
 #include "kvevict/paged.h"
 
@@ -35,6 +36,10 @@ kvevict_plane BlockPlane(kvevict_dtype dtype, uint32_t head_dim,
   plane.head_stride_bytes = by_heads ? row * block_size : row;
   plane.block_stride_bytes = row * n_kv_heads * block_size;
   return plane;
+}
+
+bool IsPlain(kvevict_dtype dtype) {
+  return InfoOf(static_cast<DType>(dtype)).is_plain();
 }
 
 // Calls visit(role) for the scales and minima that rows of a layer have in
@@ -72,7 +77,7 @@ struct PagedCache::Layout {
   // Adds the planes of layers like this one.
   void AddGroup(const kvevict_layer_geometry& g, uint32_t n_layers,
                 const kvevict_paged_cache_options& options,
-                uint32_t most_recent, Group* out) {
+                uint32_t most_recent, bool has_biases, Group* out) {
     const uint32_t block_size = BlockSizeOf(options);
     const CheckedSize n = CheckedSize(options.n_blocks) * CheckedSize(n_layers);
     n_blocks = n_blocks + n;
@@ -100,6 +105,10 @@ struct PagedCache::Layout {
           group == 0 ? 1 : g.k_head_dim, role,
           &out->numbers[view.n_companions++], group);
     });
+    if (has_biases && IsPlain(g.k_dtype) && IsPlain(g.v_dtype)) {
+      add(KVEVICT_DTYPE_F32, 1, KVEVICT_ROLE_BIAS,
+          &out->numbers[view.n_companions++]);
+    }
     if (most_recent > 0) AddRecent(options, most_recent, n_layers, out);
     out->n_layers = n_layers;
     out->n_blocks = out->n_free = static_cast<uint32_t>(n.value());
@@ -185,7 +194,8 @@ Status PagedCache::FindBytes(const Plan& plan,
   ForEachKind(plan, [&](uint32_t l, uint32_t n_layers) {
     Group group{};
     layout.AddGroup(plan.layer(l).geometry, n_layers, options,
-                    MostRecent(plan, options), &group);
+                    MostRecent(plan, options), FitsBiases(plan.policy()),
+                    &group);
   });
   KV_RETURN_IF_ERROR(layout.Check());
   *out = layout.bytes.value();
@@ -237,7 +247,7 @@ Status PagedCache::Allocate(const kvevict_paged_cache_options& options) {
   n_groups = 0;
   ForEachKind(plan(), [&](uint32_t l, uint32_t n) {
     layout.AddGroup(plan().layer(l).geometry, n, options, most_recent_,
-                    &groups_[n_groups]);
+                    FitsBiases(plan().policy()), &groups_[n_groups]);
     for (uint32_t other = l; other < n_layers; ++other) {
       if (HaveLikeRows(plan().layer(l).geometry,
                        plan().layer(other).geometry)) {

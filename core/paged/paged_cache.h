@@ -24,7 +24,8 @@ class PagedCache {
     // The view of a sequence's layer, without its table. Blocks of a plane are
     // contiguous.
     kvevict_view view;
-    kvevict_plane numbers[4];  // companions: scales and minima
+    // Companions: scales and minima, or the biases of rows that have neither.
+    kvevict_plane numbers[4];
     // K and V of recent rows, after the first of a sequence's layer; 0 if all
     // rows are in blocks.
     kvevict_plane recent[2];

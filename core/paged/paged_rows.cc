@@ -4,6 +4,7 @@
 
 #include "core/dtype.h"
 #include "core/paged/paged_sequence.h"
+#include "core/parts.h"
 #include "core/view/extent.h"
 #include "core/view/row_change.h"
 #include "core/view/view.h"
@@ -24,18 +25,22 @@ bool IsPlain(const kvevict_plane& plane) {
   return InfoOf(static_cast<DType>(plane.dtype)).is_plain();
 }
 
-// Removes from a sequence's view the planes that `rows` lack, and their
-// companions. Companions of the other planes are copied to `companions`, which
+// Removes from a sequence's view the planes that `rows` lack, biases among
+// them, and their companions. Companions of the other planes are copied to `companions`, which
 // has room for kMostCompanions.
 void LeavePart(const PagedRows& rows, kvevict_plane* companions,
                kvevict_view* view) {
   const RowChange lacks = {!IsPresent(rows.k), !IsPresent(rows.v)};
-  if (!lacks.any()) return;
+  if (!lacks.any() &&
+      (!kHasBiases || FindRole(*view, KVEVICT_ROLE_BIAS) == nullptr)) {
+    return;
+  }
   if (lacks.k) view->k = kvevict_plane{};
   if (lacks.v) view->v = kvevict_plane{};
   uint32_t n = 0;
   for (uint32_t i = 0; i < view->n_companions; ++i) {
     const kvevict_plane& plane = view->companions[i];
+    if (plane.role == KVEVICT_ROLE_BIAS) continue;
     if (!IsRecent(plane)) {
       if (lacks.Covers(plane)) continue;
     } else if (plane.role == KVEVICT_ROLE_KEY_RECENT ? lacks.k : lacks.v) {
@@ -129,6 +134,19 @@ Status CopyRows(const PagedCache& cache, const CopiedRows& rows,
 }
 
 }  // namespace
+
+void PagedSequence::ClearBiases(uint32_t layer, uint32_t first, uint32_t n) {
+  if (!kHasBiases) return;
+  const kvevict_view view = CodedView(layer);
+  const kvevict_plane* const biases = FindRole(view, KVEVICT_ROLE_BIAS);
+  if (biases == nullptr) return;
+  for (uint32_t slot = first; slot < first + n; ++slot) {
+    uint8_t* const row = SlotAt(view, *biases, slot);
+    for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
+      std::memset(row + head * biases->head_stride_bytes, 0, sizeof(float));
+    }
+  }
+}
 
 Status PagedSequence::Quantize(uint32_t layer, uint32_t n_coded,
                                Stream stream) {
@@ -230,6 +248,7 @@ Status PagedSequence::Write(std::span<const PagedRows> rows, Stream stream) {
   KV_RETURN_IF_ERROR(OwnBlocksOf(rows, stream));
   for (const PagedRows& one : rows) {
     if (one.n_tokens == 0) continue;
+    if (IsPresent(one.k)) ClearBiases(one.layer, one.first_slot, one.n_tokens);
     Place place = PlaceOf(one);
     kvevict_plane companions[kMostCompanions];
     LeavePart(one, companions, &place.view);

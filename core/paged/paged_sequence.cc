@@ -328,6 +328,7 @@ Status PagedSequence::Append(uint32_t n_tokens, Stream stream) {
     const uint32_t n = n_coded(l);
     lengths_[l] += n_tokens;
     n_recent_[l] = lengths_[l] - n;
+    ClearBiases(l, lengths_[l] - n_tokens, n_tokens);
   }
   return Status();
 }

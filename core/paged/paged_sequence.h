@@ -90,6 +90,8 @@ class PagedSequence {
   // Moves recent rows before slot n_coded to blocks, which exist, and the
   // others down.
   Status Quantize(uint32_t layer, uint32_t n_coded, Stream stream);
+  // Makes the biases of slots 0, if they have any.
+  void ClearBiases(uint32_t layer, uint32_t first, uint32_t n);
   void ShrinkTo(uint32_t layer, uint32_t n_coded, uint32_t n_recent);
   // The target or source of rows: the layer, or its recent rows if all of them
   // are there.

@@ -6,7 +6,6 @@
 
 #include "core/budgets/budgets.h"
 #include "core/dtype.h"
-#include "core/kernels/fit_values.h"
 #include "core/kernels/leverage.h"
 #include "core/number_text.h"
 #include "core/policy/policy.h"
@@ -200,21 +199,6 @@ Status Plan::CopyLayers(std::span<const kvevict_layer_geometry> layers) {
     query_bytes += layer.query_bytes();
     q_heads += layer.geometry.n_q_heads;
     sum_rows += SumRowsOf(layer);
-  }
-  return Status();
-}
-
-Status Plan::CheckFitRows() const {
-  if (!FitsValues(policy_)) return Status();
-  for (const PlanLayer& layer : layers_) {
-    const uint32_t group = layer.geometry.n_q_heads / layer.geometry.n_kv_heads;
-    const uint64_t n = uint64_t{group} * FitRows(policy_);
-    if (n <= kMostFitQueries) continue;
-    return InvalidArgument(
-        "layer %u: fit values with %u queries of each of %u query heads: "
-        "%llu > %u, the most of a KV head",
-        layer.number, FitRows(policy_), group,
-        static_cast<unsigned long long>(n), kMostFitQueries);
   }
   return Status();
 }

@@ -1,5 +1,6 @@
 // What a plan cannot do with a layer, and why.
 #include "core/dtype.h"
+#include "core/kernels/fit_values.h"
 #include "core/plan/plan.h"
 #include "core/status.h"
 #include "core/view/view.h"
@@ -65,6 +66,24 @@ Status Plan::CheckCanRewrite(const PlanLayer& layer) const {
   if (reason == KVEVICT_REASON_NONE) return Status();
   return Unsupported("cannot %s: %s", merge().Merges() ? "merge" : "fit values",
                      ReasonText(reason));
+}
+
+Status Plan::CheckFitRows() const {
+  if (!FitsValues(policy_)) return Status();
+  if (FitsBiases(policy_) && !context().backend().on_host) {
+    return Unsupported("policy: fit bias-values: CUDA does not fit biases");
+  }
+  for (const PlanLayer& layer : layers_) {
+    const uint32_t group = layer.geometry.n_q_heads / layer.geometry.n_kv_heads;
+    const uint64_t n = uint64_t{group} * FitRows(policy_);
+    if (n <= kMostFitQueries) continue;
+    return InvalidArgument(
+        "layer %u: fit values with %u queries of each of %u query heads: "
+        "%llu > %u, the most of a KV head",
+        layer.number, FitRows(policy_), group,
+        static_cast<unsigned long long>(n), kMostFitQueries);
+  }
+  return Status();
 }
 
 const char* ReasonText(kvevict_reason reason) {

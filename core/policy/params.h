@@ -45,7 +45,7 @@ enum class Ends : int32_t { kIn, kOut };
 enum class Prior : int32_t { kNone, kMean };
 enum class BudgetBase : int32_t { kContext, kPartition };
 enum class ValueWeight : int32_t { kNone, kNorm, kGiven };
-enum class Fit : int32_t { kNone, kValues };
+enum class Fit : int32_t { kNone, kValues, kBiasValues };
 enum class HeadRule : int32_t { kEqual, kAdaptive, kAdaptiveBlend, kThreshold };
 enum class Rounding : int32_t { kHead, kTogether };
 enum class PromptRule : int32_t {

@@ -255,6 +255,10 @@ bool FitsValues(const Policy& p) {
   return !TouchesNothing(p) && p.fit != Fit::kNone;
 }
 
+bool FitsBiases(const Policy& p) {
+  return FitsValues(p) && p.fit == Fit::kBiasValues;
+}
+
 uint32_t FitRows(const Policy& p) {
   return p.reference > 0 ? p.reference : p.window.count;
 }

@@ -61,6 +61,8 @@ bool RescuesBlocks(const Policy& policy);
 bool DiversifiesBlocks(const Policy& policy);
 // True if the values that stay are fitted to queries.
 bool FitsValues(const Policy& policy);
+// True if biases of slots are fitted before them.
+bool FitsBiases(const Policy& policy);
 // The queries of a query head that they are fitted to.
 uint32_t FitRows(const Policy& policy);
 // True if the policy reads reference queries, to score or to fit.

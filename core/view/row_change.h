@@ -29,6 +29,7 @@ struct RowChange {
       case KVEVICT_ROLE_KEY_RECENT:
       case KVEVICT_ROLE_VALUE_RECENT:
         return true;  // recent planes never move
+      case KVEVICT_ROLE_BIAS:
       case KVEVICT_ROLE_NONE:
         break;
     }

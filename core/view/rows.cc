@@ -1,5 +1,6 @@
 // Computes where the rows of planes lie.
 #include "core/dtype.h"
+#include "core/parts.h"
 #include "core/view/extent.h"
 #include "core/view/view.h"
 #include "core/view/view_roles.h"
@@ -146,6 +147,12 @@ RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
         static_cast<uint32_t>(numbers->group_tokens);
   }
   return rows;
+}
+
+RowSource HeadBiases(const kvevict_view& view, uint32_t head) {
+  const kvevict_plane* const plane =
+      kHasBiases ? FindRole(view, KVEVICT_ROLE_BIAS) : nullptr;
+  return plane == nullptr ? RowSource() : BareRows(view, *plane, head);
 }
 
 uint64_t HeadBytes(const kvevict_view& view, uint32_t n_tokens,

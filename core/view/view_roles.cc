@@ -4,6 +4,7 @@
 
 #include "core/dtype.h"
 #include "core/dtype_name.h"
+#include "core/parts.h"
 #include "core/plan/plan.h"
 #include "core/view/view.h"
 
@@ -25,6 +26,7 @@ constexpr RoleInfo kRoles[] = {
     {"value_minimum", "v", &kvevict_view::v, RoleInfo::kMinimum},
     {"key_recent", "k", &kvevict_view::k, RoleInfo::kRecent},
     {"value_recent", "v", &kvevict_view::v, RoleInfo::kRecent},
+    {"bias", "k", nullptr, RoleInfo::kScale},
 };
 
 // Checks a companion whose rows are as long as those it belongs to, and packed.
@@ -93,6 +95,23 @@ Status CheckRecent(const kvevict_view& view, const RoleInfo& role,
   return CheckRowsOf(role, plane, rows);
 }
 
+// Checks a bias, which each slot has.
+Status CheckBias(const kvevict_view& view, const kvevict_plane& plane) {
+  if (!kHasBiases) {
+    return Unsupported("companion.role bias: this build leaves it out");
+  }
+  if (plane.dtype != KVEVICT_DTYPE_F32 || plane.head_dim != 1 ||
+      IsConstant(view, plane)) {
+    return InvalidArgument(
+        "companion.dtype %s, head_dim %u, token_stride_bytes %lld: a bias must "
+        "be one f32 for each slot",
+        DTypeName(plane.dtype).text, plane.head_dim,
+        static_cast<long long>(plane.token_stride_bytes));
+  }
+  if (IsPresent(view.k)) return Status();
+  return InvalidArgument("companion.role bias, but k.data is 0");
+}
+
 }  // namespace
 
 Status CheckRole(const kvevict_view& view, uint32_t i) {
@@ -109,7 +128,8 @@ Status CheckRole(const kvevict_view& view, uint32_t i) {
                            role.name);
   }
   if (plane.role == KVEVICT_ROLE_NONE) return Status();
-  if (role.part != RoleInfo::kRecent && plane.group_tokens == 0 &&
+  if (plane.role != KVEVICT_ROLE_BIAS && role.part != RoleInfo::kRecent &&
+      plane.group_tokens == 0 &&
       (!InfoOf(static_cast<DType>(plane.dtype)).is_plain() ||
        plane.head_dim != 1)) {
     return InvalidArgument(
@@ -122,6 +142,7 @@ Status CheckRole(const kvevict_view& view, uint32_t i) {
     return InvalidArgument("companion.role %s is also that of companions[%u]",
                            role.name, j);
   }
+  if (plane.role == KVEVICT_ROLE_BIAS) return CheckBias(view, plane);
   const kvevict_plane& rows = view.*role.rows;
   if (!IsPresent(rows)) {
     return InvalidArgument("companion.role %s, but %s.data is 0", role.name,
@@ -162,6 +183,11 @@ Status CheckRoles(const kvevict_view& view) {
     if (view.first_recent == 0) return Status();
     return InvalidArgument("first_recent %u, but no companion is recent",
                            view.first_recent);
+  }
+  if (kHasBiases && FindRole(view, KVEVICT_ROLE_BIAS) != nullptr) {
+    return InvalidArgument(
+        "companions: rows have a bias, and there are recent rows: a view has "
+        "one of both");
   }
   if (has_keys == IsPresent(view.k) && has_values == IsPresent(view.v)) {
     return Status();
@@ -221,6 +247,13 @@ uint32_t FirstRecent(const kvevict_view& view) {
     if (IsRecent(view.companions[i])) return view.first_recent;
   }
   return UINT32_MAX;
+}
+
+Status CheckBiases(const kvevict_view& view, bool on_host) {
+  if (!kHasBiases || on_host || FindRole(view, KVEVICT_ROLE_BIAS) == nullptr) {
+    return Status();
+  }
+  return Unsupported("companions: one has role bias, which CUDA does not read");
 }
 
 RowChange GroupedRows(const kvevict_view& view) {

@@ -75,6 +75,9 @@ Policy ParsePolicy(const char* text, bool has_calibration) {
         "leverage needs RoPE's frequencies, which the adapter does not have; "
         "keydiff works");
   }
+  if (Get(handle, "fit") == "bias-values") {
+    refuse("llama.cpp's attention adds no bias to a slot; fit=values works");
+  }
   if (is_other("rotate", "no")) {
     refuse("llama.cpp goes on counting positions; rotate=no works");
   }

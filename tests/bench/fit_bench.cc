@@ -1,6 +1,7 @@
 // Fits the values of a layer's kept rows to reference queries.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -20,8 +21,10 @@ namespace {
 // queries [n_kv_heads, n_queries, head_dim]; one token in n_tokens / n_keep stays.
 class FitData {
  public:
-  FitData(const Workload& workload, uint32_t n_keep, uint32_t n_queries)
+  FitData(const Workload& workload, uint32_t n_keep, uint32_t n_queries,
+          bool fits_biases)
       : w_(workload),
+        biases_(fits_biases ? size_t{w_.n_kv_heads} * w_.n_tokens : 0),
         keys_(size_t{w_.n_kv_heads} * w_.n_tokens * w_.head_dim),
         values_(size_t{w_.n_kv_heads} * w_.n_tokens * w_.head_dim),
         queries_(size_t{w_.n_kv_heads} * n_queries * w_.head_dim),
@@ -41,7 +44,8 @@ class FitData {
     for (uint32_t i = 0; i < n_keep; ++i) {
       keep_[i] = static_cast<int32_t>(uint64_t{i} * w_.n_tokens / n_keep);
     }
-    const size_t n_bytes = FitScratchBytes(Sizes(), w_.n_tokens).value();
+    const size_t n_bytes =
+        FitScratchBytes(Sizes(), w_.n_tokens, !biases_.empty()).value();
     for (uint32_t i = 0; i < kThreads; ++i) scratch_.emplace_back(n_bytes);
     before_ = Sum();
   }
@@ -58,6 +62,13 @@ class FitData {
           fit.rows.queries.element_stride = 4;
           fit.rows.keys = RowsOf(keys_, head);
           fit.rows.values = RowsOf(values_, head);
+          if (!biases_.empty()) {
+            float* const biases = &biases_[size_t{head} * w_.n_tokens];
+            std::fill_n(biases, w_.n_tokens, 0.0f);
+            fit.rows.biases.base = reinterpret_cast<const uint8_t*>(biases);
+            fit.rows.biases.row_stride = sizeof(float);
+            fit.fits_biases = true;
+          }
           fit.rows.n_tokens = w_.n_tokens;
           fit.rows.scale = 1.0f / std::sqrt(static_cast<float>(w_.head_dim));
           fit.keep = keep_.data();
@@ -113,6 +124,7 @@ class FitData {
   }
 
   const Workload w_;
+  std::vector<float> biases_;  // [n_kv_heads, n_tokens], or empty
   HugeBuffer<uint16_t> keys_;
   HugeBuffer<uint16_t> values_;
   HugeBuffer<float> queries_;
@@ -122,24 +134,23 @@ class FitData {
   double before_ = 0.0;
 };
 
-}  // namespace
-
-void BenchFit(Session& session) {
+void BenchFitOf(Session& session, bool fits_biases) {
   Workload w = session.smoke ? kSmoke : kA;
   if (!session.smoke) w.n_tokens = 8192;
   const uint32_t n_keep = w.n_tokens / 16;
   const uint32_t n_queries = 2 * n_keep;
-  const std::string name = fmt::format("fit bf16 S={} -> {}, {} queries",
-                                       w.n_tokens, n_keep, n_queries);
+  const std::string name =
+      fmt::format("fit{} bf16 S={} -> {}, {} queries",
+                  fits_biases ? " biases" : "", w.n_tokens, n_keep, n_queries);
   if (!session.wants(name)) return;
   session.announce(name);
-  FitData data(w, n_keep, n_queries);
+  FitData data(w, n_keep, n_queries, fits_biases);
   Row& row = session.report.AddRow(name, FitData::kThreads, "flop/s");
-  // Nearly all of it: what the queries read before.
+  // What the queries read before, which is nearly all of it without biases.
   const double flops = 4.0 * n_queries * w.n_tokens * w.head_dim * w.n_kv_heads;
-  Comparison& peak =
-      row.Against("f32 FMA peak",
-                  session.smoke ? std::nullopt : std::optional(Goal{0.3, 0.5}));
+  const bool has_goal = !session.smoke && !fits_biases;
+  Comparison& peak = row.Against(
+      "f32 FMA peak", has_goal ? std::optional(Goal{0.3, 0.5}) : std::nullopt);
   Repeat(session, [&](bool measured) {
     const double limit = session.limits.FmaFlops(session.simd, 1);
     const Timing timing = data.Fit(session.simd);
@@ -148,6 +159,14 @@ void BenchFit(Session& session) {
     row.Add(timing, flops);
     peak.ratio.Add(flops / timing.cpu / limit);
   });
+}
+
+}  // namespace
+
+void BenchFit(Session& session) {
+  for (const bool fits_biases : {false, true}) {
+    BenchFitOf(session, fits_biases);
+  }
 }
 
 }  // namespace kvevict::bench

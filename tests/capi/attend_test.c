@@ -11,6 +11,7 @@
 #include "tests/capi/support/floats.h"
 #include "tests/capi/support/hooks.h"
 #include "tests/oracle/attention.h"
+#include "tests/oracle/compact.h"
 
 /* The arguments of a call beside the cache. */
 typedef struct question {
@@ -161,9 +162,12 @@ static void ExpectAttended(const scene* s) {
   const question* q = &s->q;
   const kvevict_view* view = &s->cache->view;
   const int has_v = spec->v_head_dim != 0;
+  const int has_biases =
+      view->n_companions > 0 && view->companions[0].role == KVEVICT_ROLE_BIAS;
   const uint32_t n = q->n_tokens;
   float* keys = malloc(sizeof(float) * (n * spec->k_head_dim + 1));
   float* values = malloc(sizeof(float) * (n * s->v_dim + 1));
+  float* biases = malloc(sizeof(float) * (n + 1));
   float* query = malloc(sizeof(float) * spec->k_head_dim);
   double* out = malloc(sizeof(double) * s->v_dim * 2);
   double* weights = malloc(sizeof(double) * (n + 1) * 4);
@@ -173,6 +177,10 @@ static void ExpectAttended(const scene* s) {
       for (uint32_t e = 0; e < spec->k_head_dim; ++e) {
         keys[t * spec->k_head_dim + e] =
             test_cache_get(s->cache, &view->k, t, h, e);
+      }
+      if (has_biases) {
+        memcpy(biases + t, oracle_row_byte(view, view->companions, t, h, 0),
+               sizeof *biases);
       }
       for (uint32_t e = 0; e < s->v_dim; ++e) {
         values[t * s->v_dim + e] =
@@ -200,7 +208,8 @@ static void ExpectAttended(const scene* s) {
                                               ? 1.0 / sqrt(spec->k_head_dim)
                                               : (double)q->scale,
                                  .softcap = (double)q->softcap,
-                                 .sink = q->has_sinks ? &s->sinks[g] : NULL};
+                                 .sink = q->has_sinks ? &s->sinks[g] : NULL,
+                                 .biases = has_biases ? biases : NULL};
         oracle_attended want = {.out = out,
                                 .out_tolerance = out + s->v_dim,
                                 .weights = weights + 2 * n,
@@ -237,6 +246,7 @@ static void ExpectAttended(const scene* s) {
   }
   free(keys);
   free(values);
+  free(biases);
   free(query);
   free(out);
   free(weights);
@@ -317,6 +327,9 @@ static void TryCache(const kvevict_context* with, const test_cache_trial* t,
   const int is_readable = IsReadable(spec->k_dtype) &&
                           (spec->v_head_dim == 0 || IsReadable(spec->v_dtype));
   uint32_t counts[64];
+  if (spec->n_companions > 0 && test_random_coin(random)) {
+    t->cache->companions[0].role = KVEVICT_ROLE_BIAS;
+  }
   question q = Draw(t->n_tokens, spec->n_kv_heads,
                     IsReadable(spec->k_dtype) ? spec->k_head_dim : 1, random);
   if (t->n_lists > 1) {
@@ -350,7 +363,8 @@ Test(attend, every_layout_and_dtype) {
 
 static test_cache* MakeCache(test_layout layout, uint32_t n_heads,
                              uint32_t n_tokens, uint32_t k_dim, uint32_t v_dim,
-                             kvevict_dtype dtype, test_random* random) {
+                             kvevict_dtype dtype, int has_biases,
+                             test_random* random) {
   const test_cache_spec spec = {
       .layout = layout,
       .n_kv_heads = n_heads,
@@ -358,8 +372,11 @@ static test_cache* MakeCache(test_layout layout, uint32_t n_heads,
       .k_dtype = dtype,
       .k_head_dim = k_dim,
       .v_dtype = v_dim == 0 ? KVEVICT_DTYPE_OPAQUE : dtype,
-      .v_head_dim = v_dim};
-  return test_cache_create(&spec, random);
+      .v_head_dim = v_dim,
+      .n_companions = has_biases ? 1 : 0};
+  test_cache* cache = test_cache_create(&spec, random);
+  if (has_biases) cache->companions[0].role = KVEVICT_ROLE_BIAS;
+  return cache;
 }
 
 /* Sizes lie around tiles, on every target, with one thread and several. */
@@ -381,7 +398,8 @@ Test(attend, every_target_and_thread_count) {
       const uint32_t dim = dims[(turn + turn / 8) % 4];
       test_cache* cache =
           MakeCache(test_random_below(&random, TEST_N_LAYOUTS), 2, n_tokens + 1,
-                    dim, turn % 3 == 0 ? 0 : dim, KVEVICT_DTYPE_F32, &random);
+                    dim, turn % 3 == 0 ? 0 : dim, KVEVICT_DTYPE_F32,
+                    test_random_coin(&random), &random);
       const question q = Draw(n_tokens, 2, dim, &random);
       scene s = MakeScene(cache, &q, &random);
       Attend(one, &s);
@@ -420,9 +438,9 @@ Test(attend, long_caches_and_prompts) {
   kvevict_context* context = NULL;
   EXPECT_OK(kvevict_context_create(&options, &context));
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
-    test_cache* cache =
-        MakeCache(cases[i].layout, cases[i].n_heads, cases[i].n_tokens,
-                  cases[i].dim, cases[i].dim, KVEVICT_DTYPE_F32, &random);
+    test_cache* cache = MakeCache(cases[i].layout, cases[i].n_heads,
+                                  cases[i].n_tokens, cases[i].dim, cases[i].dim,
+                                  KVEVICT_DTYPE_F32, i % 2 == 0, &random);
     const question q = {.n_tokens = cases[i].n_tokens,
                         .group = cases[i].group,
                         .n_queries = cases[i].n_queries,
@@ -461,9 +479,9 @@ Test(attend, quantized_rows_as_what_they_stand_for) {
       const uint32_t n_tokens = test_random_between(&random, 1, 140);
       const uint32_t v_dim = turn % 5 == 0 ? 0 : dim;
       test_cache* cache =
-          MakeCache(layout, 3, n_tokens, dim, v_dim, dtype, &random);
+          MakeCache(layout, 3, n_tokens, dim, v_dim, dtype, turn % 2, &random);
       test_cache* plain = MakeCache(layout, 3, n_tokens, dim, v_dim,
-                                    KVEVICT_DTYPE_F32, &random);
+                                    KVEVICT_DTYPE_F32, turn % 2, &random);
       kvevict_move move = KVEVICT_MOVE_INIT;
       move.n_tokens = n_tokens;
       move.view = &cache->view;

@@ -92,7 +92,7 @@ Test(dtypes_errors, blocks_count_in_bytes_where_rows_overlap) {
 Test(dtypes_errors, roles_are_of_companions) {
   EXPECT_BREAKS(s.view.k.role = KVEVICT_ROLE_KEY_SCALE, "k.role 1");
   EXPECT_BREAKS(s.view.v.role = -1, "v.role -1");
-  EXPECT_BREAKS(s.companions[1].role = 7, "companions[1]", "role 7");
+  EXPECT_BREAKS(s.companions[1].role = 8, "companions[1]", "role 8");
   EXPECT_BREAKS(s.companions[1].role = -2, "companions[1]", "role -2");
 }
 

@@ -60,8 +60,37 @@ static uint32_t FitRows(const test_model* m) {
   return m->policy.reference > 0 ? m->policy.reference : m->policy.window;
 }
 
-/* The largest change seen, in bounds of it. */
-static double most_changed;
+/* The largest change seen, in bounds of it, and the largest change of a bias. */
+static double most_changed, most_biased;
+
+static int FitsBiases(const test_model* m) {
+  return strstr(m->spec.policy, "fit=bias-values") != NULL;
+}
+
+static const kvevict_plane* BiasesOf(const kvevict_view* view) {
+  if (view->n_companions == 0) return NULL;
+  return view->companions[0].role == KVEVICT_ROLE_BIAS ? view->companions
+                                                       : NULL;
+}
+
+/* Fitted biases are where the slope of their squares is 0, or beyond a limit. */
+static void ExpectFittedBiases(const oracle_fit* in, const char* what) {
+  double* const pulls = malloc(in->n_keep * sizeof *pulls);
+  double* const bounds = malloc(in->n_keep * sizeof *bounds);
+  oracle_fit_bias_pulls(in, pulls, bounds);
+  for (uint32_t t = 0; t < in->n_keep; ++t) {
+    const double got = in->fitted_biases[t];
+    const double change = got - (double)in->biases[in->keep[t]];
+    const double most = 3 - 0x1p-23 * fabs(got);
+    EXPECT((change <= -most || pulls[t] <= bounds[t]) &&
+               (change >= most || pulls[t] >= -bounds[t]),
+           "%s: slot %u: bias %g, changed by %g, is pulled by %g, not %g", what,
+           t, got, change, pulls[t], bounds[t]);
+    most_biased = fmax(most_biased, fabs(change));
+  }
+  free(pulls);
+  free(bounds);
+}
 
 /* Compares the values of one head. `sinks`: of the layer's query heads, or NULL. */
 static void ExpectFitted(const test_model* m, uint32_t layer, uint32_t head,
@@ -82,6 +111,11 @@ static void ExpectFitted(const test_model* m, uint32_t layer, uint32_t head,
   for (uint32_t i = 0; i < n_rows * group && sinks != NULL; ++i) {
     of_rows[i] = sinks[head * group + i % group];
   }
+  const kvevict_plane* const has_biases = BiasesOf(view);
+  float* const biases =
+      has_biases ? ReadRows(before, has_biases, head, n_held) : NULL;
+  float* const fitted =
+      has_biases ? ReadRows(got, BiasesOf(&got->view), head, n_keep) : NULL;
   const size_t n = (size_t)n_keep * dim;
   double* const want = malloc(n * sizeof *want);
   double* const bounds = malloc(n * sizeof *bounds);
@@ -99,7 +133,17 @@ static void ExpectFitted(const test_model* m, uint32_t layer, uint32_t head,
       .keep = keep,
       .n_keep = n_keep,
       .ridge = m->policy.fit_ridge,
+      .biases = biases,
+      .fitted_biases = fitted,
   };
+  if (FitsBiases(m) && n_keep < n_held) {
+    ExpectFittedBiases(&in, what);
+  } else if (has_biases) {
+    float* const same = ReadRows(moved, BiasesOf(&moved->view), head, n_keep);
+    EXPECT(memcmp(same, fitted, n_keep * sizeof *same) == 0,
+           "%s: a bias changed", what);
+    free(same);
+  }
   const double left =
       n_keep < n_held ? oracle_fit_values(&in, want, bounds) : 0;
   EXPECT(left < 1, "%s: queries read no better: %g", what, left);
@@ -129,6 +173,8 @@ static void ExpectFitted(const test_model* m, uint32_t layer, uint32_t head,
   free(values);
   free(queries);
   free(of_rows);
+  free(biases);
+  free(fitted);
   free(want);
   free(bounds);
 }
@@ -207,7 +253,14 @@ static const char* const kPolicies[] = {
     "random:sink=0,budget=20,scope=layer,reference=30,fit=values",
     "random:sink=0,budget=48,select_block=8,reference=9,fit=values",
     "random:sink=0,budget=40,split=geometric,reference=20,fit=values",
-    "random:sink=1,budget=30,chunk=24,reference=20,fit=values"};
+    "random:sink=1,budget=30,chunk=24,reference=20,fit=values",
+    "snapkv:budget=50,window=8,fit=bias-values",
+    "snapkv:budget=20,window=8,reference=30,reference_weight=0.5,fit=bias-"
+    "values,fit_ridge=0.1",
+    "snapkv:budget=40,window=8,split=scores,heads=adaptive,fit=bias-values",
+    "keydiff:sink=0,budget=30,reference=35,fit=bias-values",
+    "random:sink=0,budget=20,scope=layer,reference=30,fit=bias-values",
+    "random:sink=1,budget=30,chunk=24,reference=20,fit=bias-values"};
 
 static test_model* Model(const char* policy, uint32_t round,
                          test_layout layout) {
@@ -219,12 +272,20 @@ static test_model* Model(const char* policy, uint32_t round,
   spec.n_threads = 1 + round;
   spec.n_companions = round;
   spec.max_positions = 120 + kMostRows;
-  return test_model_create(&spec, test_random_start("sequence fit"));
+  const int fits_biases = strstr(policy, "fit=bias-values") != NULL;
+  if (fits_biases && round == 0) spec.n_companions = 1;
+  test_model* m = test_model_create(&spec, test_random_start("sequence fit"));
+  for (uint32_t l = 0; l < spec.n_layers; ++l) {
+    if (fits_biases || round == 2) {
+      m->live[l]->companions[0].role = KVEVICT_ROLE_BIAS;
+    }
+  }
+  return m;
 }
 
 Test(sequence_fit, every_policy_fits_as_the_oracle_says) {
   uint32_t n_weak = 0, n_heads = 0;
-  most_changed = 0;
+  most_changed = most_biased = 0;
   for (size_t i = 0; i < sizeof kPolicies / sizeof *kPolicies; ++i) {
     for (uint32_t round = 0; round < 3; ++round) {
       const uint32_t layout = (uint32_t)(i + round * 5) % TEST_N_LAYOUTS;
@@ -239,6 +300,7 @@ Test(sequence_fit, every_policy_fits_as_the_oracle_says) {
     }
   }
   EXPECT(most_changed > 100, "changes are at most %g bounds", most_changed);
+  EXPECT(most_biased > 1, "biases change by %g at most", most_biased);
   EXPECT(n_weak > 0 && n_weak < n_heads, "%u of %u heads are weak", n_weak,
          n_heads);
 }
@@ -263,25 +325,30 @@ Test(sequence_fit, sinks_and_capped_logits_count) {
 
 /* The same bytes with any number of threads, and from run to run. */
 Test(sequence_fit, threads_do_not_matter) {
-  static const char* const kBoth[] = {
+  static const char* const kAll[] = {
       "snapkv:budget=30,window=16,fit=values",
-      "knorm:budget=45,heads=adaptive,reference=12,fit=values"};
-  for (int i = 0; i < 2; ++i) {
+      "knorm:budget=45,heads=adaptive,reference=12,fit=values",
+      "keydiff:budget=45,heads=adaptive,reference=12,fit=bias-values"};
+  for (int i = 0; i < 3; ++i) {
     test_cache* first[2] = {NULL, NULL};
     for (uint32_t n_threads = 1; n_threads < 5; ++n_threads) {
-      test_model_spec spec = test_small_model(kBoth[i]);
+      test_model_spec spec = test_small_model(kAll[i]);
       spec.n_threads = n_threads;
+      spec.n_companions = i == 2;
       test_model* m = test_model_create(&spec, (test_random){3});
+      for (uint32_t l = 0; i == 2 && l < 2; ++l) {
+        m->live[l]->companions[0].role = KVEVICT_ROLE_BIAS;
+      }
       test_model_step(m, 90);
       kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
       test_inputs inputs;
-      if (i == 1) test_model_give_reference(m, &inputs, &options);
+      if (i >= 1) test_model_give_reference(m, &inputs, &options);
       EXPECT_OK(test_model_evict(m, &options, NULL));
       for (uint32_t l = 0; l < 2; ++l) {
         if (n_threads == 1) {
           first[l] = test_cache_clone(m->live[l]);
         } else {
-          test_expect_same_bytes(m->live[l], first[l], kBoth[i]);
+          test_expect_same_bytes(m->live[l], first[l], kAll[i]);
         }
       }
       test_model_destroy(m);
@@ -342,7 +409,8 @@ Test(sequence_fit, policies_say_what_does_not_go_together) {
       {"snapkv:fit=values,merge=values", "fit values", "merge"},
       {"snapkv:fit=values,rotate=yes", "fit values", "rotate yes"},
       {"knorm:reference=4", "reference 4 without fit", "knorm"},
-      {"snapkv:fit=bias", "fit=\"bias\"", "none|values"},
+      {"snapkv:fit=bias", "fit=\"bias\"", "none|values|bias-values"},
+      {"knorm:fit=bias-values", "fit values needs reference", "no window"},
       {"snapkv:fit_ridge=0", "fit_ridge=\"0\"", "a number in (0"}};
   for (size_t i = 0; i < sizeof kRows / sizeof *kRows; ++i) {
     kvevict_policy* policy = NULL;

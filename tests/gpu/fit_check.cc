@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tests/gpu/checks.h"
+#include "tests/gpu/evictable.h"
 #include "tests/gpu/model.h"
 #include "tests/oracle/fit.h"
 
@@ -113,7 +114,9 @@ void CheckFit(const Gpu& gpu, const std::string& policy, const Effort& effort,
                              0.0,
                              kept.data(),
                              n_keep,
-                             p.fit_ridge};
+                             p.fit_ridge,
+                             nullptr,
+                             nullptr};
       (void)oracle_fit_values(&in, want.data(), bounds.data());
       kvevict_plane got = twin.device_views()[l].v;
       const std::vector<float> rows = FetchValues(gpu, got, n_keep);
@@ -138,6 +141,77 @@ void CheckFit(const Gpu& gpu, const std::string& policy, const Effort& effort,
                  fmt::format("{} weak fits, not {}", done.n_weak_fits, n_weak));
 }
 
+// A plane of zeros with the bias of each slot, that a layer's view gets.
+struct Biased {
+  Buffer memory;
+  kvevict_plane plane = KVEVICT_PLANE_INIT;
+  kvevict_view view;
+
+  Biased(const Gpu& gpu, const kvevict_view& of, uint32_t n_tokens)
+      : memory(gpu, size_t{n_tokens} * of.n_kv_heads * sizeof(float)),
+        view(of) {
+    plane.data = memory.address();
+    plane.dtype = KVEVICT_DTYPE_F32;
+    plane.head_dim = 1;
+    plane.head_stride_bytes = sizeof(float);
+    plane.token_stride_bytes = int64_t{of.n_kv_heads} * sizeof(float);
+    plane.role = KVEVICT_ROLE_BIAS;
+    view.companions = &plane;
+    view.n_companions = 1;
+  }
+};
+
+// The device moves biases. It refuses to fit or to read them, and changes nothing.
+void CheckBiases(const Gpu& gpu, Report* report) {
+  const auto refused = [&](kvevict_status status, const char* what) {
+    ExpectFailure(status, KVEVICT_ERROR_UNSUPPORTED, {what, "CUDA"}, report);
+  };
+  for (const char* text :
+       {"snapkv:budget=60,window=16", "snapkv:budget=60,window=16,fit=values",
+        "knorm:budget=60"}) {
+    Evictable e(gpu, nullptr, text);
+    e.side.Prefill(0, SmallShape().n_tokens, 64);
+    std::vector<kvevict_view> views = e.twin.device_views();
+    Biased biased(gpu, views[1], SmallShape().n_tokens);
+    views[1] = biased.view;
+    const kvevict_status status = kvevict_sequence_evict(
+        e.side.sequence(), views.data(), views.size(), nullptr,
+        e.workspace.pointer<void>(), e.workspace.n_bytes(), e.side.stream());
+    if (std::string_view(text) == "knorm:budget=60") {
+      Check(status);
+      continue;
+    }
+    refused(status, "role bias");
+    report->Expect(e.side.Stored(1) == SmallShape().n_tokens ? ""
+                                                             : "it evicted");
+    kvevict_attention_job job = KVEVICT_ATTENTION_JOB_INIT;
+    const kvevict_plane queries = e.twin.DeviceQueries(1, 0);
+    job.n_tokens = SmallShape().n_tokens;
+    job.view = &biased.view;
+    job.queries = job.out = &queries;
+    job.n_q_heads = SmallShape().n_q_heads;
+    job.n_queries = 1;
+    kvevict_workspace bytes = KVEVICT_WORKSPACE_INIT;
+    refused(kvevict_attend_workspace(e.side.context(), &job, 1, &bytes),
+            "role bias");
+    kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
+    layer.n_q_heads = layer.n_kv_heads = 1;
+    layer.k_head_dim = layer.v_head_dim = 8;
+    kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+    geometry.n_layers = 1;
+    geometry.max_tokens = 64;
+    geometry.layers = &layer;
+    geometry.layers_len = 1;
+    kvevict_policy* policy = nullptr;
+    Check(kvevict_policy_create("snapkv:fit=bias-values", &policy));
+    kvevict_plan* plan = nullptr;
+    refused(kvevict_plan_create(e.side.context(), &geometry, policy, nullptr,
+                                &plan),
+            "bias-values");
+    kvevict_policy_destroy(policy);
+  }
+}
+
 }  // namespace
 
 void CheckFits(const Gpu& gpu, const Effort& effort, Report* report) {
@@ -151,6 +225,7 @@ void CheckFits(const Gpu& gpu, const Effort& effort, Report* report) {
     report->Check(std::string("fit: ") + policy,
                   [&] { CheckFit(gpu, policy, effort, report); });
   }
+  report->Check("fit: biases", [&] { CheckBiases(gpu, report); });
 }
 
 }  // namespace kvevict::gpu

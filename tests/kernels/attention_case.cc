@@ -62,6 +62,10 @@ std::vector<float> RunKernel(SimdTarget simd,
   key_rows.insert(key_rows.end(), in.keys.begin(), in.keys.end());
   const RowStore keys(key_rows, in.head_dim, key_layout);
 
+  std::vector<float> biases(kBefore, std::numeric_limits<float>::quiet_NaN());
+  biases.insert(biases.end(), in.biases.begin(), in.biases.end());
+  const RowStore bias_rows(biases, 1, RowLayout{});
+
   const WindowAttentionScratchSize size = WindowAttentionScratchBytes(
       in.n_tokens, in.window, in.group, in.head_dim, in.logit_heads);
   cr_assert(size.least % 64 == 0 && size.best % 64 == 0);
@@ -85,6 +89,7 @@ std::vector<float> RunKernel(SimdTarget simd,
   args.head_dim = in.head_dim;
   args.scale = in.scale;
   args.softcap = in.softcap;
+  if (!in.biases.empty()) args.biases = bias_rows.source();
   if (!in.sinks.empty()) args.sinks = in.sinks.data();
   args.rows = {.all_keys = in.chunk > 0,
                .past_only = in.past_only,

@@ -56,6 +56,8 @@ Input Draw(uint32_t n_tokens, uint32_t dim, uint32_t group, bool spreads,
 std::vector<float> Weights(SimdTarget simd, const Input& in,
                            const RowLayout& layout, size_t gap = 0) {
   const RowStore store(in.keys, in.head_dim, layout);
+  const RowStore biases(
+      in.biases.empty() ? std::vector<float>{0.0f} : in.biases, 1, RowLayout{});
   const size_t dim = in.head_dim;
   const auto spread = [&](const std::vector<float>& from, size_t n) {
     std::vector<float> out(in.group * (n + gap), kNan);
@@ -74,6 +76,7 @@ std::vector<float> Weights(SimdTarget simd, const Input& in,
   std::memset(scratch.data(), 0xff, scratch_bytes);
   ExpectedAttention args;
   args.keys = store.source();
+  if (!in.biases.empty()) args.biases = biases.source();
   args.n_tokens = in.n_tokens;
   args.n_sink = in.n_sink;
   args.group = in.group;
@@ -141,6 +144,19 @@ Test(expected_attention, matches_the_oracle) {
     }
     for (uint32_t n : kTokens) {
       ExpectOracle(Draw(n, 24, 2, true, dtype, random), Packed(dtype), 3);
+    }
+  }
+}
+
+Test(expected_attention, of_biased_logits) {
+  Random random(TestSeed("expected_attention/of_biased_logits"));
+  for (const float reach : {0.5f, 20.0f}) {
+    for (const bool spreads : {false, true}) {
+      Input in = Draw(97, 24, 2, spreads, DType::kF32, random);
+      for (uint32_t t = 0; t < 97; ++t) {
+        in.biases.push_back(reach * random.Gaussian());
+      }
+      ExpectOracle(in, Packed(DType::kF32));
     }
   }
 }

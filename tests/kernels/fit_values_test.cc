@@ -27,6 +27,8 @@ struct Case {
   std::vector<float> queries;  // [n_queries, group, key_dim]
   std::vector<float> sinks;    // [group], or empty
   std::vector<int32_t> keep;
+  std::vector<float> biases;  // [n_tokens], or empty
+  bool fits_biases = false;
   float softcap = 0.0f;
   double ridge = 0.01;
 
@@ -76,9 +78,10 @@ float Element(const RowSource& rows, uint32_t row, uint32_t i) {
                                                       : DecodeBF16(bits));
 }
 
-// All values afterwards.
+// All values afterwards. `biases`: receives all biases, or nullptr.
 std::vector<float> Fit(SimdTarget simd, const Case& c, const RowLayout& keys,
-                       const RowLayout& values) {
+                       const RowLayout& values,
+                       std::vector<float>* biases = nullptr) {
   const RowStore key_store(c.keys, c.key_dim, keys);
   const RowStore value_store(c.values, c.value_dim, values);
   FitValues fit;
@@ -89,6 +92,12 @@ std::vector<float> Fit(SimdTarget simd, const Case& c, const RowLayout& keys,
   rows.queries.row_stride = rows.query_head_stride * c.group;
   rows.keys = key_store.source();
   rows.values = value_store.source();
+  std::vector<float> bias_rows = c.biases;
+  if (!bias_rows.empty()) {
+    rows.biases.base = reinterpret_cast<const uint8_t*>(bias_rows.data());
+    rows.biases.row_stride = sizeof(float);
+  }
+  fit.fits_biases = c.fits_biases;
   rows.group = c.group;
   rows.k_dim = c.key_dim;
   rows.v_dim = c.value_dim;
@@ -101,11 +110,13 @@ std::vector<float> Fit(SimdTarget simd, const Case& c, const RowLayout& keys,
   fit.keep = c.keep.data();
   fit.n_keep = c.n_keep();
   fit.ridge = c.ridge;
-  const size_t n_bytes = FitScratchBytes(rows, c.n_tokens).value();
+  const size_t n_bytes =
+      FitScratchBytes(rows, c.n_tokens, c.fits_biases).value();
   GuardedPages scratch(n_bytes);
   std::memset(scratch.data(), 0xff, n_bytes);
   fit.scratch = scratch.data();
   FitKeptValues(simd, fit);
+  if (biases != nullptr) *biases = bias_rows;
   std::vector<float> after;
   for (uint32_t t = 0; t < c.n_tokens; ++t) {
     for (uint32_t e = 0; e < c.value_dim; ++e) {
@@ -124,11 +135,17 @@ double StoreError(DType dtype, double v) {
 
 struct Expected {
   std::vector<double> values, bounds;
-  double left;  // of the error of what queries read
+  double left;                             // of the error of what queries read
+  std::vector<double> pulls, pull_bounds;  // on fitted biases
 };
 
-Expected ByOracle(const Case& c) {
+// `biases`: those of all slots after the fit, or nullptr.
+Expected ByOracle(const Case& c, const std::vector<float>* biases = nullptr) {
   Expected e;
+  std::vector<float> fitted;
+  for (size_t i = 0; i < c.keep.size() && biases != nullptr; ++i) {
+    fitted.push_back((*biases)[static_cast<size_t>(c.keep[i])]);
+  }
   e.values.resize(c.keep.size() * c.value_dim);
   e.bounds.resize(e.values.size());
   std::vector<float> sinks;
@@ -147,7 +164,14 @@ Expected ByOracle(const Case& c) {
                          double{c.softcap},
                          c.keep.data(),
                          c.n_keep(),
-                         c.ridge};
+                         c.ridge,
+                         c.biases.empty() ? nullptr : c.biases.data(),
+                         fitted.empty() ? nullptr : fitted.data()};
+  if (!fitted.empty()) {
+    e.pulls.resize(fitted.size());
+    e.pull_bounds.resize(fitted.size());
+    oracle_fit_bias_pulls(&in, e.pulls.data(), e.pull_bounds.data());
+  }
   e.left = oracle_fit_values(&in, e.values.data(), e.bounds.data());
   return e;
 }
@@ -352,6 +376,155 @@ Test(fit_values, nothing_changes_without_queries_or_losses) {
     Case none = c;
     none.keep.clear();
     cr_assert(SameBits(Fit(simd, none, Packed(), Packed()), c.values));
+  });
+}
+
+// ---- Biases ----
+
+// What became of the biases of a case.
+struct Sides {
+  uint32_t n_free = 0, n_least = 0, n_most = 0;
+};
+
+// The biases are at the minimum within their limits, where every slope is 0 or points
+// beyond the limit that the bias is at. Other slots keep theirs.
+void ExpectLeastSquares(const std::string& what, const Case& c,
+                        const Expected& e, const std::vector<float>& biases,
+                        Sides* sides) {
+  size_t t = 0;
+  for (uint32_t slot = 0; slot < c.n_tokens; ++slot) {
+    if (t == c.keep.size() || c.keep[t] != int32_t(slot)) {
+      cr_assert_eq(biases[slot], c.biases[slot], "%s: slot %u changed",
+                   what.c_str(), slot);
+      continue;
+    }
+    const double change = double{biases[slot]} - c.biases[slot];
+    const double rounding = 0x1p-23 * std::abs(biases[slot]);
+    cr_assert(std::abs(change) <= kMostBiasChange + rounding, "%s: %.9g",
+              what.c_str(), change);
+    const bool is_least = change <= rounding - kMostBiasChange;
+    const bool is_most = change >= kMostBiasChange - rounding;
+    const double pull = e.pulls[t], bound = e.pull_bounds[t];
+    cr_assert(is_least || pull <= bound, "%s: slot %u: %.3g above %.3g",
+              what.c_str(), slot, pull, bound);
+    cr_assert(is_most || pull >= -bound, "%s: slot %u: %.3g below -%.3g",
+              what.c_str(), slot, pull, bound);
+    ++(is_least ? sides->n_least : is_most ? sides->n_most : sides->n_free);
+    ++t;
+  }
+}
+
+// Slots get up to `reach` above or below 0.
+void AddBiases(Random& random, float reach, Case* c) {
+  for (uint32_t i = 0; i < c->n_tokens; ++i) {
+    c->biases.push_back(reach * random.Gaussian());
+  }
+}
+
+Test(fit_values, biases_count_in_every_softmax) {
+  Random random(TestSeed("fit_values/biases_count"));
+  for (const uint32_t n_keep : {12u, 50u}) {
+    for (const float softcap : {0.0f, 3.0f}) {
+      Case c = Draw(random, DType::kF32, 80, n_keep, 13, 2, 24, 33);
+      AddBiases(random, 1.5f, &c);
+      c.softcap = softcap;
+      const Expected e = ByOracle(c);
+      ForEachTarget([&](SimdTarget simd) {
+        std::vector<float> biases;
+        const double most =
+            ExpectAsOracle(simd.name, DType::kF32, c, e,
+                           Fit(simd, c, Packed(), Packed(), &biases));
+        cr_assert(most > 30.0, "changes are at most %g bounds", most);
+        cr_assert(SameBits(biases, c.biases), "%s: biases changed", simd.name);
+      });
+    }
+  }
+}
+
+// With fewer, as many and more queries than kept rows; some biases end at each limit.
+Test(fit_values, fitted_biases_are_least_squares) {
+  struct Sizes {
+    uint32_t n_tokens, n_keep, n_queries, group, key_dim;
+  };
+  constexpr Sizes kSizes[] = {{2, 1, 1, 1, 1},     {9, 3, 5, 1, 3},
+                              {33, 16, 8, 2, 16},  {40, 31, 9, 1, 17},
+                              {90, 12, 50, 4, 16}, {200, 33, 70, 1, 64},
+                              {130, 65, 16, 4, 8}, {300, 20, 90, 4, 8},
+                              {170, 90, 3, 8, 12}, {90, 40, 1, 2, 128}};
+  Random random(TestSeed("fit_values/fitted_biases"));
+  Sides sides;
+  double most_moved = 0.0;
+  uint32_t n = 0;
+  for (int round = 0; round < 3; ++round) {
+    for (const Sizes& s : kSizes) {
+      Case c = Draw(random, DType::kF32, s.n_tokens, s.n_keep, s.n_queries,
+                    s.group, s.key_dim, 8);
+      c.fits_biases = true;
+      AddBiases(random, n % 2 == 0 ? 0.0f : 1.5f, &c);
+      if (n % 3 == 1) c.softcap = 3.0f;
+      if (n % 4 == 2) {
+        for (uint32_t g = 0; g < c.group; ++g) c.sinks.push_back(0.5f * g);
+      }
+      c.ridge = n % 5 == 3 ? 1.0 : n % 5 == 4 ? 1e-4 : 0.01;
+      ++n;
+      const Expected start = ByOracle(c, &c.biases);
+      ForEachTarget([&](SimdTarget simd) {
+        const std::string what =
+            std::string(simd.name) + ", case " + std::to_string(n);
+        std::vector<float> biases;
+        const std::vector<float> got =
+            Fit(simd, c, Packed(), Packed(), &biases);
+        const Expected e = ByOracle(c, &biases);
+        ExpectLeastSquares(what, c, e, biases, &sides);
+        (void)ExpectAsOracle(what, DType::kF32, c, e, got);
+        for (size_t t = 0; t < c.keep.size(); ++t) {
+          most_moved = std::max(
+              most_moved, std::abs(start.pulls[t]) / start.pull_bounds[t]);
+        }
+      });
+    }
+  }
+  cr_assert(most_moved > 1000.0, "pulls are at most %g bounds", most_moved);
+  cr_assert(sides.n_free > 0 && sides.n_least > 0 && sides.n_most > 0,
+            "%u free, %u at the least, %u at the most", sides.n_free,
+            sides.n_least, sides.n_most);
+}
+
+// By hand: one query weighs three rows alike, and two stay.
+Test(fit_values, biases_are_what_the_formula_says) {
+  Case c;
+  c.n_tokens = 3;
+  c.key_dim = c.value_dim = 1;
+  c.keys = {0, 0, 0};
+  c.values = {1, 2, 6};
+  c.queries = {1};
+  c.n_queries = 1;
+  c.keep = {0, 2};
+  c.fits_biases = true;
+  c.biases = {0, 0, 0};
+  c.ridge = 1e-6;
+  ForEachTarget([&](SimdTarget simd) {
+    std::vector<float> biases;
+    (void)Fit(simd, c, Packed(), Packed(), &biases);
+    // 2/3 B = 1: the two carry the third one's mass.
+    cr_assert(std::abs(biases[0] - std::log(1.5)) < 1e-5, "%g",
+              double{biases[0]});
+    cr_assert_eq(biases[0], biases[2]);
+    cr_assert_eq(biases[1], 0.0f);
+  });
+}
+
+Test(fit_values, biases_stay_where_weights_are_not_finite) {
+  Random random(TestSeed("fit_values/biases_stay"));
+  Case c = Draw(random, DType::kF32, 60, 20, 30, 1, 16, 8);
+  c.fits_biases = true;
+  AddBiases(random, 1.0f, &c);
+  c.keys[static_cast<size_t>(c.keep[3]) * 16] =
+      std::numeric_limits<float>::quiet_NaN();
+  ForEachTarget([&](SimdTarget simd) {
+    std::vector<float> biases;
+    cr_assert(SameBits(Fit(simd, c, Packed(), Packed(), &biases), c.values));
+    cr_assert(SameBits(biases, c.biases));
   });
 }
 

@@ -107,6 +107,29 @@ Test(window_attention, of_the_largest_logits_has_their_largest_sink) {
   ExpectOracle(in);
 }
 
+// Biases lie far below and above logits, which may be capped before.
+Test(window_attention, of_biased_logits_matches_the_oracle) {
+  Random random(TestSeed("window_attention/of_biased_logits"));
+  for (const float softcap : {0.0f, 1.5f}) {
+    for (const float reach : {0.5f, 20.0f}) {
+      for (const uint32_t n_tokens : {9u, 64u, 200u}) {
+        oracle::WindowAttentionInput in =
+            RandomInput(n_tokens, 9, 4, 24, random);
+        in.softcap = softcap;
+        in.past_only = n_tokens == 200 && softcap == 1.5f;
+        for (uint32_t j = 0; j < n_tokens; ++j) {
+          in.biases.push_back(reach * random.Gaussian());
+        }
+        if (reach == 0.5f) in.sinks = {0.0f, 1.0f, -1.0f, 3.0f};
+        ExpectOracle(in);
+        in.group = 2;
+        in.logit_heads = 2;
+        ExpectOracle(in);
+      }
+    }
+  }
+}
+
 // Rows that only see -infinity leave everything to their sink.
 Test(window_attention, of_logits_of_minus_infinity_is_the_sinks) {
   Random random(TestSeed("window_attention/of_logits_of_minus_infinity"));

@@ -57,7 +57,8 @@ Test(llama_refusals, policies_of_unequal_lists) {
   for (const char* policy :
        {"pyramidkv:budget=64", "snapkv:budget=64,heads=adaptive",
         "cake:budget=64", "triattention:budget=64",
-        "streaming-llm:budget=64,rotate=yes"}) {
+        "streaming-llm:budget=64,rotate=yes",
+        "snapkv:budget=64,fit=bias-values"}) {
     cr_expect(
         kvevict_llama_create(policy, nullptr, &kv) == KVEVICT_ERROR_UNSUPPORTED,
         "%s", policy);

@@ -40,6 +40,15 @@ void oracle_attend(const oracle_query* query, oracle_attended* out) {
       x = in.softcap * std::tanh(x / in.softcap);
       reach = std::fmax(reach, 8.0 * kEps * in.softcap);
     }
+    if (in.biases != nullptr) {
+      // The bias in base 2, and the sum.
+      const double bias = in.biases[t];
+      const double size_of_sum = std::fabs(x) + 2.0 * std::fabs(bias);
+      if (std::isfinite(size_of_sum)) {
+        reach = std::fmax(reach, kEps * (size_of_sum + 8.0 * in.softcap));
+      }
+      x += bias;
+    }
     if (std::isfinite(off)) most_off = std::fmax(most_off, off);
     logits[t] = x;
     if (x > highest || std::isnan(x)) highest = x;

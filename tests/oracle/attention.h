@@ -21,8 +21,9 @@ typedef struct oracle_query {
   uint32_t window;  // 0: none
   int non_causal;
   double scale;
-  double softcap;     // 0: none
-  const float* sink;  // NULL: none
+  double softcap;       // 0: none
+  const float* sink;    // NULL: none
+  const float* biases;  // [n_tokens], added to capped logits; NULL: none
   // What a kernel may be off by beyond the roundings of f32: a dot product,
   // relative to the sum of its terms' magnitudes; the weighted values, likewise.
   double dot_error;

@@ -52,6 +52,12 @@ ExpectedAttentionResult ExpectedAttention(const ExpectedAttentionInput& in) {
     bool has_nan = false;
     for (size_t t = in.n_sink; t < n; ++t) {
       logits.push_back(LogitOf(in, head, &in.keys[t * in.head_dim]));
+      if (!in.biases.empty()) {
+        Logit& logit = logits.back();
+        logit.error += kUnit * (std::abs(logit.value) +
+                                2 * std::abs(double{in.biases[t]}));
+        logit.value += in.biases[t];
+      }
       has_nan = has_nan || std::isnan(logits.back().value);
       most = std::max(most, logits.back().value);
     }

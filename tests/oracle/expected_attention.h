@@ -15,6 +15,7 @@ struct ExpectedAttentionInput {
   uint32_t head_dim = 0;
   float scale = 0.0f;
   std::vector<float> keys;        // [n_tokens, head_dim]
+  std::vector<float> biases;      // [n_tokens], or none
   std::vector<float> mean;        // [group, head_dim]
   std::vector<float> covariance;  // [group, head_dim, head_dim], or none
   // The additions of a row's sum in f32 that follow each other.

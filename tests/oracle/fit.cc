@@ -14,9 +14,13 @@ using kvevict::oracle::Rows;
 
 constexpr double kUnit = 0x1p-24;  // of f32
 
+// Biases of the listed slots, or none.
+using Biases = std::vector<float>;
+
 // Natural logits of a query and the listed keys. *error: the most that f32 is off.
 Row Logits(const oracle_fit* in, uint32_t query,
-           const std::vector<int32_t>& list, double* error) {
+           const std::vector<int32_t>& list, const Biases& biases,
+           double* error) {
   const float* q = in->queries + size_t{query} * in->key_dim;
   Row logits;
   for (const int32_t slot : list) {
@@ -35,6 +39,12 @@ Row Logits(const oracle_fit* in, uint32_t query,
       *error +=
           0x1p-21 * in->softcap;  // that of tanh, see core/kernels/cap-inl.h
     }
+    if (!biases.empty()) {
+      // The bias in base 2 and the sum are rounded.
+      const double bias = biases[logits.size()];
+      *error += (std::fabs(x) + 3 * std::fabs(bias)) * kUnit;
+      x += bias;
+    }
     logits.push_back(x);
   }
   return logits;
@@ -42,9 +52,10 @@ Row Logits(const oracle_fit* in, uint32_t query,
 
 // Weights of the listed keys. *error: their relative error in f32.
 Row Weights(const oracle_fit* in, uint32_t query,
-            const std::vector<int32_t>& list, double* error) {
+            const std::vector<int32_t>& list, const Biases& biases,
+            double* error) {
   double logit_error = 0.0;
-  Row w = Logits(in, query, list, &logit_error);
+  Row w = Logits(in, query, list, biases, &logit_error);
   double most = *std::max_element(w.begin(), w.end());
   if (in->sinks != nullptr) most = std::max(most, double{in->sinks[query]});
   double total = in->sinks == nullptr ? 0.0 : std::exp(in->sinks[query] - most);
@@ -62,12 +73,75 @@ double Sum(const Row& a, const Row& b) {
   return sum;
 }
 
+std::vector<int32_t> AllSlots(const oracle_fit* in) {
+  std::vector<int32_t> all(in->n_tokens);
+  for (uint32_t i = 0; i < in->n_tokens; ++i) all[i] = static_cast<int32_t>(i);
+  return all;
+}
+
+Biases AllBiases(const oracle_fit* in) {
+  if (in->biases == nullptr) return {};
+  return {in->biases, in->biases + in->n_tokens};
+}
+
+Biases KeptBiases(const oracle_fit* in) {
+  if (in->fitted_biases != nullptr) {
+    return {in->fitted_biases, in->fitted_biases + in->n_keep};
+  }
+  Biases kept;
+  for (uint32_t j = 0; j < in->n_keep && in->biases != nullptr; ++j) {
+    kept.push_back(in->biases[in->keep[j]]);
+  }
+  return kept;
+}
+
 }  // namespace
+
+void oracle_fit_bias_pulls(const oracle_fit* in, double* pulls,
+                           double* bounds) {
+  const size_t n = in->n_queries, t = in->n_keep;
+  const std::vector<int32_t> all = AllSlots(in);
+  const Biases before = AllBiases(in), after = KeptBiases(in);
+  Row b(t), off(t);  // B, and what rounding a bias makes of it
+  for (size_t j = 0; j < t; ++j) {
+    const double old = before.empty() ? 0.0 : double{before[in->keep[j]]};
+    b[j] = std::exp(after[j] - old);
+    off[j] = b[j] * 2 * kUnit * std::fabs(after[j]);
+    pulls[j] = bounds[j] = 0.0;
+  }
+  double trace = 0.0, most = 0.0;
+  for (size_t i = 0; i < n; ++i) {
+    double error = 0.0;
+    const Row p = Weights(in, static_cast<uint32_t>(i), all, before, &error);
+    double lacks = 0.0, size = 0.0, moved = 0.0;
+    for (const double w : p) size += w;
+    lacks -= size;  // T
+    for (size_t j = 0; j < t; ++j) {
+      const double w = p[in->keep[j]];
+      lacks += w * b[j];
+      size += w * b[j];
+      moved += w * off[j];
+      trace += w * w;
+    }
+    for (size_t j = 0; j < t; ++j) {
+      const double w = p[in->keep[j]];
+      pulls[j] += w * lacks;
+      bounds[j] += w * (error * (std::fabs(lacks) + size) + moved);
+    }
+    most = std::max(most, error);
+  }
+  const double ridge = in->ridge * trace / t;
+  for (size_t j = 0; j < t; ++j) {
+    pulls[j] += ridge * (b[j] - 1.0);
+    bounds[j] += ridge * (2 * most * std::fabs(b[j] - 1.0) + off[j]);
+    bounds[j] = 1.1 * bounds[j] + 1e-12;
+  }
+}
 
 double oracle_fit_values(const oracle_fit* in, double* fitted, double* bounds) {
   const size_t n = in->n_queries, t = in->n_keep, dim = in->value_dim;
-  std::vector<int32_t> all(in->n_tokens);
-  for (uint32_t i = 0; i < in->n_tokens; ++i) all[i] = static_cast<int32_t>(i);
+  const std::vector<int32_t> all = AllSlots(in);
+  const Biases before_biases = AllBiases(in), kept_biases = KeptBiases(in);
   const std::vector<int32_t> kept(in->keep, in->keep + t);
   const auto value = [&](int32_t slot, size_t e) {
     return double{in->values[size_t(slot) * dim + e]};
@@ -76,8 +150,8 @@ double oracle_fit_values(const oracle_fit* in, double* fitted, double* bounds) {
   Row errors(n);  // of the weights in x
   for (uint32_t i = 0; i < n; ++i) {
     double error = 0.0;
-    const Row p = Weights(in, i, all, &error);
-    x.push_back(Weights(in, i, kept, &errors[i]));
+    const Row p = Weights(in, i, all, before_biases, &error);
+    x.push_back(Weights(in, i, kept, kept_biases, &errors[i]));
     for (size_t e = 0; e < dim; ++e) {
       double y = 0.0, size = 0.0;
       for (uint32_t j = 0; j < in->n_tokens; ++j) {

@@ -24,12 +24,21 @@ typedef struct oracle_fit {
   const int32_t* keep;  // ascending
   uint32_t n_keep;
   double ridge;
+  const float* biases;         // [n_tokens], added to capped logits; NULL: none
+  const float* fitted_biases;  // [n_keep], in X; NULL: those before
 } oracle_fit;
 
 // fitted[n_keep, value_dim] = V + (X'X + lam I)^-1 X'(Y - X V), with lam = ridge
 // times the mean diagonal of X'X. bounds: before rounding to a dtype. Returns the
 // norm of X fitted - Y divided by that of X V - Y.
 double oracle_fit_values(const oracle_fit* in, double* fitted, double* bounds);
+
+// pulls[n_keep]: half the slope, by each B, of |P B - T|^2 + lam |B - 1|^2, where B =
+// exp(fitted bias - bias), P has the weights of the kept rows in the softmax over all
+// rows, T is the weight of all rows, and lam = ridge times the mean diagonal of P'P.
+// bounds: what they are in f32, where the slope is 0. Within limits of B that is the
+// minimum, since lam > 0: the sum is convex.
+void oracle_fit_bias_pulls(const oracle_fit* in, double* pulls, double* bounds);
 
 #ifdef __cplusplus
 }

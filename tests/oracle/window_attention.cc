@@ -45,6 +45,12 @@ double RowErrorBeside(double softcap, double sink) {
          (16.0 * softcap + (std::isfinite(sink) ? 4.0 * std::abs(sink) : 0.0));
 }
 
+// More error for biases, in the same unit: log2(e) and the product, 2.2 u bias, and the
+// sum, u (logit + bias), by the difference of two logits; then less the reference.
+double RowErrorOfBiases(double bias, double magnitude) {
+  return kUnit * (8.0 * bias + 2.0 * magnitude);
+}
+
 // A key's weights in the rows of a head, one after the other.
 struct KeyRows {
   std::vector<double> weights;
@@ -101,6 +107,7 @@ WindowAttentionResult WindowAttention(const WindowAttentionInput& in) {
     double highest = -std::numeric_limits<double>::infinity();
     double magnitude = 0.0;
     double partial = 0.0;
+    double bias = 0.0;
     for (size_t j = first; j < n_visible; ++j) {
       const float* k = &in.keys[j * in.head_dim];
       for (uint32_t h = 0; h < in.logit_heads; ++h) {
@@ -126,6 +133,10 @@ WindowAttentionResult WindowAttention(const WindowAttentionInput& in) {
       if (in.softcap != 0.0f) {
         e[j] = in.softcap * std::tanh(e[j] / in.softcap);
       }
+      if (!in.biases.empty()) {
+        e[j] += in.biases[j];
+        bias = std::max(bias, std::abs(double{in.biases[j]}));
+      }
       highest = std::max(highest, e[j]);
     }
     double sink = -std::numeric_limits<double>::infinity();
@@ -144,6 +155,7 @@ WindowAttentionResult WindowAttention(const WindowAttentionInput& in) {
     // In the exponential and in the sum of the row.
     error += 2.0 * in.query_error * magnitude;
     error += RowErrorBeside(in.softcap, sink);
+    if (!in.biases.empty()) error += RowErrorOfBiases(bias, magnitude);
     // A logarithm of up to 31 and a difference, or a product.
     if (in.weigh_by_past) error += 64.0 * kUnit;
     const double factor = in.weigh_by_past ? static_cast<double>(n_past) : 1.0;

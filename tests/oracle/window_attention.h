@@ -30,6 +30,7 @@ struct WindowAttentionInput {
   float softcap = 0.0f;  // of scaled logits; 0: none
   std::vector<float>
       sinks;  // [group, logit_heads], of which the largest counts
+  std::vector<float> biases;   // [n_tokens], added to capped logits; or none
   std::vector<float> queries;  // [group, logit_heads, window, head_dim]
   std::vector<float> keys;     // [n_tokens, head_dim]
   // The error of a dot product in 2^-24 of the largest magnitude among its

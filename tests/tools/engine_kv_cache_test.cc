@@ -234,6 +234,54 @@ Test(engine_kv_cache, blocks_hold_what_one_piece_holds) {
   }
 }
 
+// New rows have a bias of 0, whatever was there, and copies have the same.
+Test(engine_kv_cache, new_rows_have_no_bias) {
+  const std::vector<float> rows = RandomFloats(110, 8);
+  const std::vector<float> values = rows;
+  for (const uint32_t block_size : {0u, 4u}) {
+    KvShape shape = Shape(KVEVICT_DTYPE_F32);
+    shape.layout.block_size = block_size;
+    KvCache plain(shape);
+    shape.has_biases = true;
+    KvCache first(shape), copy(shape), of_plain(shape);
+    const auto bias = [](const KvCache& cache, uint32_t slot,
+                         uint32_t head) -> float& {
+      const kvevict_view view = cache.View(1);
+      const uint32_t row =
+          view.block_size == 0
+              ? slot
+              : static_cast<uint32_t>(view.block_table[slot / 4]) * 4 +
+                    slot % 4;
+      const kvevict_plane& plane = view.companions[0];
+      cr_assert(plane.role == KVEVICT_ROLE_BIAS);
+      return *reinterpret_cast<float*>(plane.data +
+                                       row * plane.token_stride_bytes +
+                                       head * plane.head_stride_bytes);
+    };
+    for (KvCache* cache : {&first, &plain, &of_plain}) {
+      cache->Append(1, 6, rows.data(), 10, values.data(), 6);
+    }
+    const kvevict_view view = first.View(1);
+    cr_assert(kvevict_view_validate(&view, 6) == KVEVICT_OK, "%s",
+              kvevict_last_error_message());
+    for (uint32_t slot = 0; slot < 6; ++slot) {
+      bias(first, slot, 0) = bias(first, slot, 1) = bias(of_plain, slot, 1) = 1;
+    }
+    const uint32_t lengths[] = {3, 5};
+    first.set_lengths(1, lengths);
+    first.Append(1, 1, rows.data(), 10, values.data(), 6);
+    copy.CopyFrom(first);
+    of_plain.CopyFrom(plain);
+    for (uint32_t head = 0; head < 2; ++head) {
+      for (uint32_t slot = 0; slot <= lengths[head]; ++slot) {
+        cr_expect(bias(first, slot, head) == (slot < lengths[head]));
+        cr_expect(bias(copy, slot, head) == (slot < lengths[head]));
+        cr_expect(bias(of_plain, slot, head) == 0.0f);
+      }
+    }
+  }
+}
+
 Test(engine_kv_cache, counts_and_copies_the_slots_in_use) {
   const std::vector<float> rows = RandomFloats(110, 3);
   const std::vector<float> values = rows;

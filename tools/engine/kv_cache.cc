@@ -41,7 +41,12 @@ std::vector<kvevict_plane> PlanesOf(const KvShape& shape) {
   std::vector<kvevict_plane> planes = {
       Plane(shape, shape.dtype, shape.k_head_dim, KVEVICT_ROLE_NONE),
       Plane(shape, shape.dtype, shape.v_head_dim, KVEVICT_ROLE_NONE)};
-  if (!IsQuantized(shape.dtype)) return planes;
+  if (!IsQuantized(shape.dtype)) {
+    if (shape.has_biases) {
+      planes.push_back(Plane(shape, KVEVICT_DTYPE_F32, 1, KVEVICT_ROLE_BIAS));
+    }
+    return planes;
+  }
   for (kvevict_role role :
        {KVEVICT_ROLE_KEY_SCALE, KVEVICT_ROLE_KEY_MINIMUM,
         KVEVICT_ROLE_VALUE_SCALE, KVEVICT_ROLE_VALUE_MINIMUM}) {
@@ -60,7 +65,8 @@ std::vector<kvevict_plane> PlanesOf(const KvShape& shape) {
 }
 
 bool IsRecent(const kvevict_plane& plane) {
-  return plane.role >= KVEVICT_ROLE_KEY_RECENT;
+  return plane.role == KVEVICT_ROLE_KEY_RECENT ||
+         plane.role == KVEVICT_ROLE_VALUE_RECENT;
 }
 
 // The rows from the i-th on.
@@ -235,6 +241,10 @@ void KvCache::Append(uint32_t layer, uint32_t n_rows, const float* k,
     cache.k = planes[0];
     cache.v = planes[1];
     cache.companions = n_planes_ == 2 ? nullptr : &planes[2];
+    if (shape_.has_biases) {  // the rows have none
+      cache.companions = nullptr;
+      cache.n_companions = 0;
+    }
     kvevict_move move = KVEVICT_MOVE_INIT;
     move.n_tokens = n_rows;
     move.view = &rows;
@@ -244,8 +254,24 @@ void KvCache::Append(uint32_t layer, uint32_t n_rows, const float* k,
     for (kvevict_plane& plane : planes) {
       plane.data += static_cast<uint64_t>(plane.head_stride_bytes);
     }
+    for (uint32_t h = head; shape_.has_biases && h < head + at_once; ++h) {
+      ClearBiases(layer, h, lengths(layer)[h], n_rows);
+    }
   }
   set_length(layer, length(layer) + n_rows);
+}
+
+void KvCache::ClearBiases(uint32_t layer, uint32_t head, uint32_t first,
+                          uint32_t n) {
+  const uint32_t block_size = shape_.layout.block_size;
+  auto* const biases = static_cast<float*>(Data(layer, 2));
+  for (uint32_t slot = first; slot < first + n; ++slot) {
+    const size_t row =
+        block_size == 0 ? slot
+                        : size_t(block_table_[slot / block_size]) * block_size +
+                              slot % block_size;
+    biases[row * shape_.n_kv_heads + head] = 0.0f;
+  }
 }
 
 std::span<const uint32_t> KvCache::lengths(uint32_t layer) const {
@@ -276,14 +302,14 @@ bool KvCache::is_ragged(uint32_t layer) const {
 }
 
 void KvCache::CopyFrom(const KvCache& other) {
-  assert(planes_.size() == other.planes_.size());
+  const uint32_t n_planes = std::min(n_planes_, other.n_planes_);
   lengths_ = other.lengths_;
   first_recent_ = other.first_recent_;
   // The number of contiguous slots.
   const uint32_t n_together =
       shape_.layout.block_size > 0 ? shape_.layout.block_size : shape_.capacity;
   for (uint32_t layer = 0; layer < shape_.n_layers; ++layer) {
-    for (uint32_t i = 0; i < n_planes_; ++i) {
+    for (uint32_t i = 0; i < n_planes; ++i) {
       const auto* from = static_cast<const uint8_t*>(other.Data(layer, i));
       auto* to = static_cast<uint8_t*>(Data(layer, i));
       const size_t slot_bytes = SlotBytes(planes_[i]);
@@ -298,6 +324,9 @@ void KvCache::CopyFrom(const KvCache& other) {
         std::memcpy(to + first * slot_bytes, from + first * slot_bytes,
                     n * slot_bytes);
       }
+    }
+    for (uint32_t h = 0; n_planes < n_planes_ && h < shape_.n_kv_heads; ++h) {
+      ClearBiases(layer, h, 0, lengths(layer)[h]);
     }
   }
 }

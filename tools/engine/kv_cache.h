@@ -33,6 +33,8 @@ struct KvShape {
   kvevict_dtype dtype = KVEVICT_DTYPE_F32;
   uint32_t capacity = 0;  // slots per layer
   KvLayout layout = {};
+  // Each slot has a bias, 0 when it is appended; not of a quantized cache.
+  bool has_biases = false;
 };
 
 // Keys and values: one token-major [capacity, n_kv_heads, head_dim] array each
@@ -62,7 +64,8 @@ class KvCache {
   void Append(uint32_t layer, uint32_t n_rows, const float* k,
               size_t k_row_stride, const float* v, size_t v_row_stride);
 
-  // Copies the content of `other`, a cache of the same shape.
+  // Copies the content of `other`, a cache of the same shape. It may lack biases,
+  // which are then 0.
   void CopyFrom(const KvCache& other);
 
   // Bytes of the slots in use, or of their blocks, in all layers.
@@ -101,6 +104,8 @@ class KvCache {
   void Store(uint32_t layer, const kvevict_view& rows, uint32_t n_rows,
              bool quantizes);
   void Quantize(uint32_t layer, uint32_t n_rows);
+  // Makes the biases of some slots of a head 0.
+  void ClearBiases(uint32_t layer, uint32_t head, uint32_t first, uint32_t n);
   const kvevict_plane* Planes(uint32_t layer) const {
     return &planes_[layer * n_planes_];
   }

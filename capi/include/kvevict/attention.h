@@ -24,8 +24,8 @@ typedef struct kvevict_attention_job {
    *  up to its own count. CUDA does not check them. */
   const uint32_t* token_counts;
   /** The cache: K, and V if values have rows of their own, of dtypes that can
-   *  be scored. It already holds the keys and values of the queries' own
-   *  tokens. */
+   *  be scored, and a bias if a companion has KVEVICT_ROLE_BIAS. It already
+   *  holds the keys and values of the queries' own tokens. */
   const kvevict_view* view;
   /** [n_q_heads, n_queries, k_head_dim] in any strides, after RoPE, f32, f16 or
    *  bf16. Query i belongs to slot n_tokens - n_queries + i; with token_counts
@@ -107,9 +107,9 @@ typedef struct kvevict_attention_job {
  * @param[in] workspace_bytes  Its size, at least least_bytes.
  * @param[in] stream     See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
- *         (rows that cannot be read; on CUDA elements, scales and minima must
- *         be aligned to their size, q8_0 and q4_0 to 2 bytes). Threads: safe
- *         for distinct outputs and workspaces.
+ *         (rows that cannot be read; on CUDA a bias, and elements, scales and
+ *         minima that are not aligned to their size, q8_0 and q4_0 to 2 bytes).
+ *         Threads: safe for distinct outputs and workspaces.
  */
 KVEVICT_API kvevict_status kvevict_attend(
     const kvevict_context* context, const kvevict_attention_job* jobs,

@@ -500,7 +500,8 @@ enum kvevict_role KVEVICT_INT32 {
   KVEVICT_ROLE_VALUE_MINIMUM = 4, /**< Added to code * scale of values. */
   /** Unquantized keys of the slots from kvevict_view.first_recent on. */
   KVEVICT_ROLE_KEY_RECENT = 5,
-  KVEVICT_ROLE_VALUE_RECENT = 6 /**< Values of the same slots. */
+  KVEVICT_ROLE_VALUE_RECENT = 6, /**< Values of the same slots. */
+  KVEVICT_ROLE_BIAS = 7          /**< Added to the logits of a slot's key. */
 };
 
 /**
@@ -545,12 +546,18 @@ enum kvevict_role KVEVICT_INT32 {
  * the same G, and the view is no ring. Writing such rows requantizes whole
  * groups: see kvevict_compact().
  *
+ * A bias plane holds one f32 per token and head: 0 until a policy with
+ * fit=bias-values changes it, so the engine writes 0 for each new token. It is
+ * a part of every logit after scale and cap, of kvevict_attend() and of signals
+ * that compute attention; -infinity hides a slot. The engine's own attention
+ * must add it, and log-sum-exps include it. On CUDA it moves, but is not read.
+ *
  * A recent plane holds the last rows, which are not quantized yet: f32, f16 or
  * bf16, packed, in no blocks, slot t at data + (t - first_recent) *
  * token_stride_bytes + h * head_stride_bytes. The other rows may have any
  * quantized dtype. K and V both have a recent plane, or neither. Slots from
  * first_recent on are not read in K's and V's own planes. Recent rows never
- * move, and rings have none.
+ * move; rings and views with a bias plane have none.
  */
 typedef struct kvevict_plane {
   uint64_t data;              /**< Address: a host pointer, or a CUdeviceptr. */

@@ -245,8 +245,11 @@ KVEVICT_API kvevict_status kvevict_paged_sequence_length(
  * Describes a layer's rows as a view, valid until a call changes the sequence.
  * n_shared_blocks counts the blocks up to the last one that others share. The
  * engine must not write to them; kvevict_paged_sequence_own() replaces them by
- * copies. Scales, minima and recent rows are the view's companions; the cache
- * or the sequence owns their array.
+ * copies. Scales, minima, recent rows and biases are the view's companions; the
+ * cache or the sequence owns their array. Rows have a bias, f32 with
+ * KVEVICT_ROLE_BIAS, if the plan's policy has fit=bias-values and K and V are
+ * not quantized. It is 0 for rows that are appended, or whose keys are written;
+ * kvevict_paged_sequence_read() does not copy it.
  * @param[in]  sequence  Non-NULL.
  * @param[in]  layer     < n_layers, with a full cache.
  * @param[out] out       Non-NULL, out->struct_size set. Its block table lies in

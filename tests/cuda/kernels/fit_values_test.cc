@@ -140,7 +140,9 @@ double Compare(const Case& c, const PlaneShape& k, const PlaneShape& v,
                          c.p.cap / 1.44269504,
                          keep,
                          n_keep,
-                         c.p.ridge};
+                         c.p.ridge,
+                         nullptr,
+                         nullptr};
   if (!is_idle) (void)oracle_fit_values(&in, want.data(), bounds.data());
   const RowSource source =
       HeadSource(v, c.values.memory, c.values.tables, head);

@@ -174,6 +174,13 @@ kvevict_llama_report OwnPrefill::EvictBy(const tools::Policy& policy) {
 }
 
 kvevict_llama_report OwnPrefill::Evict(size_t candidate) {
+  const bool has_biases = candidate < policies_.size() &&
+                          policies_[candidate].Get("fit") == "bias-values";
+  if (has_biases != evicted_.shape().has_biases) {
+    tools::KvShape shape = full_.shape();
+    shape.has_biases = has_biases;
+    evicted_ = KvCache(shape);
+  }
   evicted_.CopyFrom(full_);
   evicted_at_ = evicted_length_ = length_;
   kvevict_llama_report report = KVEVICT_LLAMA_REPORT_INIT;

@@ -1,0 +1,395 @@
+/* Biases of slots: they are part of the logits that score, live with the rows of paged
+ * caches, and are refused where nothing reads them. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kvevict/attention.h"
+#include "kvevict/batch.h"
+#include "kvevict/paged.h"
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/floats.h"
+#include "tests/capi/support/inputs.h"
+#include "tests/capi/support/model.h"
+#include "tests/capi/support/plan.h"
+#include "tests/capi/support/policies.h"
+
+enum {
+  kHeads = 2,
+  kQueryHeads = 4,
+  kDim = 8,
+  kTokens = 40,
+  kMostRows = 40,
+  kLayers = 2
+};
+
+/* ---- Scores ---- */
+
+/* Elements beyond the first kDim, of keys and queries, make the bias of a slot. */
+typedef struct tensors {
+  float keys[kTokens][kHeads][kDim + 1];
+  float queries[kMostRows][kQueryHeads][kDim + 1];
+  float mean[kQueryHeads][kDim + 1];
+  float biases[kTokens][kHeads];
+  float values[kTokens][kHeads][kDim];
+} tensors;
+
+static const float kScale = 0.4f;
+
+static void Draw(tensors* t, test_random* random) {
+  for (int i = 0; i < kTokens; ++i) {
+    for (int h = 0; h < kHeads; ++h) {
+      for (int e = 0; e < kDim; ++e) {
+        t->keys[i][h][e] = test_random_normal(random);
+        t->values[i][h][e] = test_random_normal(random);
+      }
+      t->biases[i][h] = test_random_normal(random);
+      t->keys[i][h][kDim] = t->biases[i][h] / kScale;
+    }
+  }
+  for (int h = 0; h < kQueryHeads; ++h) {
+    for (int i = 0; i < kMostRows; ++i) {
+      for (int e = 0; e < kDim; ++e) {
+        t->queries[i][h][e] = test_random_normal(random);
+      }
+      t->queries[i][h][kDim] = 1;
+    }
+    for (int e = 0; e < kDim; ++e) t->mean[h][e] = test_random_normal(random);
+    t->mean[h][kDim] = 1;
+  }
+}
+
+/* Scores with biases in a plane, or in an element of keys. */
+static void Score(const tensors* t, const char* policy, uint32_t n_rows,
+                  int in_plane, float* scores) {
+  const uint32_t dim = in_plane ? kDim : kDim + 1;
+  kvevict_layer_geometry layer = test_layer(kQueryHeads, kHeads, dim, kDim);
+  layer.q_dtype = KVEVICT_DTYPE_F32;
+  layer.softmax_scale = kScale;
+  const kvevict_geometry geometry = test_geometry(1, kTokens, &layer);
+  test_plan* plan =
+      test_plan_create(policy, &geometry, KVEVICT_OPERATION_SCORE, 1);
+  kvevict_view view = KVEVICT_VIEW_INIT;
+  view.k = kvevict_plane_token_major(t->keys, KVEVICT_DTYPE_F32, kHeads, dim);
+  view.k.head_stride_bytes = sizeof t->keys[0][0];
+  view.k.token_stride_bytes = sizeof t->keys[0];
+  view.v =
+      kvevict_plane_token_major(t->values, KVEVICT_DTYPE_F32, kHeads, kDim);
+  view.n_kv_heads = kHeads;
+  kvevict_plane bias =
+      kvevict_plane_token_major(t->biases, KVEVICT_DTYPE_F32, kHeads, 1);
+  bias.role = KVEVICT_ROLE_BIAS;
+  if (in_plane) {
+    view.companions = &bias;
+    view.n_companions = 1;
+  }
+  kvevict_plane queries = kvevict_plane_token_major(
+      t->queries[kMostRows - n_rows], KVEVICT_DTYPE_F32, kQueryHeads, dim);
+  queries.head_stride_bytes = sizeof t->queries[0][0];
+  queries.token_stride_bytes = sizeof t->queries[0];
+  float mean[kQueryHeads][kDim + 1];
+  for (int h = 0; h < kQueryHeads; ++h) {
+    memcpy((float*)mean + (size_t)h * dim, t->mean[h], dim * sizeof(float));
+  }
+  const kvevict_plane means =
+      kvevict_plane_head_major(mean, KVEVICT_DTYPE_F32, 1, dim);
+  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+  inputs.queries = n_rows > 0 ? &queries : NULL;
+  inputs.query_mean = n_rows > 0 ? NULL : &means;
+  if (strstr(policy, "h2o") != NULL) inputs.n_query_rows = n_rows;
+  if (strstr(policy, "reference") != NULL) {
+    inputs.reference_queries = &queries;
+    inputs.n_reference_rows = n_rows;
+  }
+  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  job.n_tokens = kTokens;
+  job.view = &view;
+  job.inputs = &inputs;
+  job.scores = scores;
+  job.scores_len = kHeads * kTokens;
+  EXPECT_OK(kvevict_score(plan->plan, &job, 1, plan->workspace,
+                          plan->workspace_bytes, NULL));
+  test_plan_destroy(plan);
+}
+
+/* A bias is what one more element of the key adds, with 1 in the query. The logits of
+ * either are sums of up to 9 products of a magnitude of at most 50 in all, so weights
+ * differ by 2 * 12 * 50 * 2^-24 of themselves, and sums of them by a few units more. */
+Test(sequence_biases, are_part_of_the_logits_that_score) {
+  static const struct {
+    const char* policy;
+    uint32_t n_rows;
+  } kRows[] = {{"snapkv:budget=20,window=6,pool=none", 6},
+               {"snapkv:budget=20,window=6,order=pool-rows", 6},
+               {"snapkv:budget=20,window=6,reference=9", 9},
+               {"tova:budget=20", 1},
+               {"cake:budget=20,window=6", 6},
+               {"h2o:budget=20,recent=4", kTokens},
+               {"expected-attention:budget=20", 0}};
+  test_random random = test_random_start("biases score");
+  for (size_t i = 0; i < sizeof kRows / sizeof *kRows; ++i) {
+    tensors t;
+    Draw(&t, &random);
+    float plane[kHeads * kTokens], element[kHeads * kTokens];
+    float none[kHeads * kTokens];
+    Score(&t, kRows[i].policy, kRows[i].n_rows, 1, plane);
+    Score(&t, kRows[i].policy, kRows[i].n_rows, 0, element);
+    memset(t.biases, 0, sizeof t.biases);
+    Score(&t, kRows[i].policy, kRows[i].n_rows, 1, none);
+    double most = 0;
+    for (int j = 0; j < kHeads * kTokens; ++j) {
+      if (isinf(element[j])) {
+        EXPECT(plane[j] == element[j], "%s: score %d", kRows[i].policy, j);
+        continue;
+      }
+      const double bound = 1e-4 * fabs(element[j]) + 1e-9;
+      EXPECT(fabs(plane[j] - element[j]) <= bound,
+             "%s: score %d is %.9g, not %.9g", kRows[i].policy, j,
+             (double)plane[j], (double)element[j]);
+      most = fmax(most, fabs(none[j] - element[j]) / bound);
+    }
+    EXPECT(most > 100, "%s: biases change scores by %g bounds at most",
+           kRows[i].policy, most);
+  }
+}
+
+/* ---- What is refused ---- */
+
+static void ExpectBias(kvevict_view* view, kvevict_plane bias,
+                       const char* problem) {
+  view->companions = &bias;
+  view->n_companions = 1;
+  if (problem == NULL) {
+    EXPECT_OK(kvevict_view_validate(view, 10));
+  } else {
+    EXPECT_INVALID(kvevict_view_validate(view, 10), "companions", "bias",
+                   problem);
+  }
+}
+
+Test(sequence_biases, are_one_f32_of_each_slot) {
+  kvevict_view view = KVEVICT_VIEW_INIT;
+  view.n_kv_heads = 2;
+  view.k = kvevict_plane_token_major((void*)0x10000, KVEVICT_DTYPE_F16, 2, 8);
+  kvevict_plane bias =
+      kvevict_plane_token_major((void*)0x20000, KVEVICT_DTYPE_F32, 2, 1);
+  bias.role = KVEVICT_ROLE_BIAS;
+  ExpectBias(&view, bias, NULL);
+  kvevict_plane other = bias;
+  other.dtype = KVEVICT_DTYPE_F16;
+  ExpectBias(&view, other, "dtype f16");
+  other = bias;
+  other.head_dim = 2, other.head_stride_bytes = 8;
+  other.token_stride_bytes = 16;
+  ExpectBias(&view, other, "head_dim 2");
+  other = bias;
+  other.token_stride_bytes = 0;
+  ExpectBias(&view, other, "token_stride_bytes 0");
+  other = bias;
+  other.group_tokens = 2;
+  ExpectBias(&view, other, "group_tokens 2");
+  kvevict_plane two[2] = {bias, bias};
+  two[1].data += 0x10000;
+  view.companions = two;
+  view.n_companions = 2;
+  EXPECT_INVALID(kvevict_view_validate(&view, 10), "role bias",
+                 "companions[0]");
+  view.v = view.k;
+  view.v.data += 0x100000;
+  memset(&view.k, 0, sizeof view.k);
+  ExpectBias(&view, bias, "k.data is 0");
+}
+
+static test_model* Model(const char* policy) {
+  test_model_spec spec = test_small_model(policy);
+  spec.n_companions = 1;
+  return test_model_create(&spec, (test_random){4});
+}
+
+Test(sequence_biases, evictions_say_what_is_missing) {
+  test_model* m = Model("snapkv:budget=40,window=8,fit=bias-values");
+  test_model_step(m, 80);
+  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "views[0]",
+                 "none has role bias", "fit bias-values");
+  m->live[0]->companions[0].role = KVEVICT_ROLE_BIAS;
+  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "views[1]",
+                 "none has role bias");
+  test_model_check(m, "after errors");
+  m->live[1]->companions[0].role = KVEVICT_ROLE_BIAS;
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  test_model_destroy(m);
+}
+
+/* Layers that keep the same tokens may share other companions. */
+Test(sequence_biases, belong_to_one_layer) {
+  for (int fits = 0; fits < 2; ++fits) {
+    test_model* m =
+        Model(fits ? "streaming-llm:budget=40,reference=4,fit=bias-values"
+                   : "streaming-llm:budget=40,reference=4,fit=values");
+    test_model_step(m, 80);
+    m->live[0]->companions[0].role = KVEVICT_ROLE_BIAS;
+    m->views[1].companions = m->views[0].companions;
+    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+    test_inputs inputs;
+    test_model_give_reference(m, &inputs, &options);
+    if (fits) {
+      EXPECT_INVALID(test_model_evict(m, &options, NULL),
+                     "views[1].companions[0]", "earlier layer");
+    } else {
+      EXPECT_OK(test_model_evict(m, &options, NULL));
+    }
+    test_model_destroy(m);
+  }
+}
+
+/* ---- Sequences that move, and paged caches ---- */
+
+static kvevict_plane* BiasOf(kvevict_view* view) {
+  EXPECT(
+      view->n_companions == 1 && view->companions[0].role == KVEVICT_ROLE_BIAS,
+      "the view has no bias");
+  return (kvevict_plane*)view->companions;
+}
+
+static float* BiasAt(const kvevict_view* view, uint32_t head, uint32_t slot) {
+  const kvevict_plane* bias = BiasOf((kvevict_view*)view);
+  return (float*)(uintptr_t)(bias->data +
+                             head * (uint64_t)bias->head_stride_bytes +
+                             view->block_table[slot / view->block_size] *
+                                 (uint64_t)bias->block_stride_bytes +
+                             slot % view->block_size *
+                                 (uint64_t)bias->token_stride_bytes);
+}
+
+typedef struct paged {
+  test_plan* plan;
+  kvevict_sequence* sequence;
+  kvevict_paged_cache* cache;
+  kvevict_paged_sequence* cached;
+} paged;
+
+static kvevict_view ViewOf(const kvevict_paged_sequence* cached,
+                           uint32_t layer) {
+  kvevict_view view = KVEVICT_VIEW_INIT;
+  EXPECT_OK(kvevict_paged_sequence_view(cached, layer, &view));
+  return view;
+}
+
+static void ExpectZero(const kvevict_paged_sequence* cached, uint32_t first,
+                       uint32_t end, const char* what) {
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    const kvevict_view view = ViewOf(cached, l);
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      for (uint32_t slot = first; slot < end; ++slot) {
+        EXPECT(*BiasAt(&view, h, slot) == 0, "%s: layer %u, head %u, slot %u",
+               what, l, h, slot);
+      }
+    }
+  }
+}
+
+/* Appends tokens and writes their rows. */
+static void Write(const paged* p, test_random* random, uint32_t n) {
+  uint32_t held = 0;
+  EXPECT_OK(kvevict_paged_sequence_length(p->cached, 0, &held));
+  EXPECT_OK(kvevict_paged_sequence_append(p->cached, n, NULL));
+  ExpectZero(p->cached, held, held + n, "appended");
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    static float rows[2][kTokens][kHeads][kDim];
+    for (size_t i = 0; i < sizeof rows / sizeof(float); ++i) {
+      ((float*)rows)[i] = test_random_normal(random);
+    }
+    kvevict_paged_rows job = KVEVICT_PAGED_ROWS_INIT;
+    job.layer = l;
+    job.first_slot = held;
+    job.n_tokens = n;
+    job.k = kvevict_plane_token_major(rows[0], KVEVICT_DTYPE_F32, kHeads, kDim);
+    job.v = kvevict_plane_token_major(rows[1], KVEVICT_DTYPE_F32, kHeads, kDim);
+    EXPECT_OK(kvevict_paged_sequence_write(p->cached, &job, 1, NULL));
+  }
+  EXPECT_OK(kvevict_sequence_append(p->sequence, n, NULL));
+}
+
+static void Evict(const paged* p, test_random* random) {
+  static float rows[12][kQueryHeads][kDim];
+  for (size_t i = 0; i < sizeof rows / sizeof(float); ++i) {
+    ((float*)rows)[i] = test_random_normal(random);
+  }
+  const kvevict_plane queries =
+      kvevict_plane_token_major(rows, KVEVICT_DTYPE_F32, kQueryHeads, kDim);
+  kvevict_signal_inputs inputs[kLayers];
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    inputs[l] = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
+    inputs[l].reference_queries = &queries;
+    inputs[l].n_reference_rows = 12;
+  }
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  options.inputs = inputs;
+  options.inputs_len = kLayers;
+  kvevict_paged_eviction item = KVEVICT_PAGED_EVICTION_INIT;
+  item.cached = p->cached;
+  item.sequence = p->sequence;
+  item.options = &options;
+  EXPECT_OK(kvevict_paged_evict(&item, 1, p->plan->workspace,
+                                p->plan->workspace_bytes, NULL));
+}
+
+/* New rows have none, an eviction fits them, and they move with their rows. A fork has
+ * blocks of its own once rows change, and a trimmed sequence begins anew. */
+Test(sequence_biases, live_in_paged_caches) {
+  const char* const policy =
+      "keydiff:sink=2,budget=20,reference=12,fit=bias-values";
+  kvevict_layer_geometry layer = test_layer(kQueryHeads, kHeads, kDim, kDim);
+  layer.q_dtype = KVEVICT_DTYPE_F32;
+  const kvevict_geometry geometry = test_geometry(kLayers, kTokens, &layer);
+  test_random random = test_random_start("paged biases");
+  paged p = {
+      .plan = test_plan_create(policy, &geometry, KVEVICT_OPERATION_EVICT, 1)};
+  EXPECT_OK(kvevict_sequence_create(p.plan->plan, &p.sequence));
+  kvevict_paged_cache_options options = KVEVICT_PAGED_CACHE_OPTIONS_INIT;
+  options.n_blocks = 40;
+  options.block_size = 8;
+  EXPECT_OK(kvevict_paged_cache_create(p.plan->plan, &options, &p.cache));
+  EXPECT_OK(kvevict_paged_sequence_create(p.cache, &p.cached));
+  Write(&p, &random, kTokens - 5);
+  kvevict_paged_sequence* fork = NULL;
+  EXPECT_OK(kvevict_paged_sequence_fork(p.cached, &fork, NULL));
+  Evict(&p, &random);
+  ExpectZero(fork, 0, kTokens - 5, "the fork");
+  double most = 0;
+  static float fitted[kLayers][kHeads][20];
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    const kvevict_view view = ViewOf(p.cached, l);
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      for (uint32_t slot = 0; slot < 20; ++slot) {
+        fitted[l][h][slot] = *BiasAt(&view, h, slot);
+        most = fmax(most, fabs(fitted[l][h][slot]));
+      }
+    }
+  }
+  EXPECT(most > 0.05 && most <= 3.001, "biases are up to %g", most);
+  /* A fork of the evicted sequence has the same, and keeps them. */
+  kvevict_paged_sequence* twin = NULL;
+  EXPECT_OK(kvevict_paged_sequence_fork(p.cached, &twin, NULL));
+  Write(&p, &random, 15);
+  Evict(&p, &random);
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    const kvevict_view view = ViewOf(twin, l);
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      for (uint32_t slot = 0; slot < 20; ++slot) {
+        EXPECT(*BiasAt(&view, h, slot) == fitted[l][h][slot],
+               "the twin's layer %u, head %u, slot %u", l, h, slot);
+      }
+    }
+  }
+  EXPECT_OK(kvevict_paged_sequence_truncate(p.cached, 10));
+  EXPECT_OK(kvevict_paged_sequence_append(p.cached, 8, NULL));
+  ExpectZero(p.cached, 10, 18, "after a trim");
+  kvevict_paged_sequence_destroy(twin);
+  kvevict_paged_sequence_destroy(fork);
+  kvevict_paged_sequence_destroy(p.cached);
+  kvevict_paged_cache_destroy(p.cache);
+  kvevict_sequence_destroy(p.sequence);
+  test_plan_destroy(p.plan);
+}
