@@ -107,7 +107,7 @@ struct CodesOfUpperHalves {
   }
 };
 
-// Other floats, which have no infinities.
+// Other floats. They have no infinities, and all ones alone are NaN.
 template <DType kDType>
 struct CodesOfFloats {
   static constexpr size_t kPerByte = 1;
@@ -119,7 +119,8 @@ struct CodesOfFloats {
     constexpr auto kRebias = static_cast<int32_t>(kCodes.bias_bits());
     const hn::RebindToSigned<DF> di;
     const auto bits = CodesU8::Widen(df, codes, i);
-    const auto size = hn::And(bits, hn::Set(di, 0x7F));
+    const auto most = hn::Set(di, 0x7F);
+    const auto size = hn::And(bits, most);
     const auto sign = hn::ShiftLeft<24>(hn::Xor(bits, size));
     const auto rebias = hn::Set(di, kRebias);
     const auto normal =
@@ -131,9 +132,8 @@ struct CodesOfFloats {
         hn::BitCast(di, hn::Sub(hn::BitCast(df, hn::Add(normal, one)), least));
     auto result = hn::IfThenElse(
         hn::Lt(size, hn::Set(di, 1 << kCodes.fraction)), subnormal, normal);
-    constexpr auto kLargest = static_cast<int32_t>(kCodes.largest);
-    result = hn::IfThenElse(hn::Gt(size, hn::Set(di, kLargest)),
-                            hn::Set(di, 0x7FC00000), result);
+    result =
+        hn::IfThenElse(hn::Eq(size, most), hn::Set(di, 0x7FC00000), result);
     return hn::BitCast(df, hn::Or(result, sign));
   }
 };
