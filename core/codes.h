@@ -28,11 +28,11 @@ struct CodeNumbers {
   constexpr bool is_half_of_f16() const {
     return fraction == 2 && bias == 15 && infinity == 0x7C;
   }
-  // Decoders take bits for those of f16, and only its upper halves have
-  // infinities.
+  // Decoders take bits for those of f16. Only its upper halves have infinities;
+  // of other floats all ones alone are NaN.
   constexpr bool can_be_decoded() const {
     return is_half_of_f16() ||
-           (fraction > 2 && fraction < 7 && bias <= 15 && infinity == nan);
+           (fraction > 2 && fraction < 7 && bias <= 15 && largest == 0x7E);
   }
 };
 

@@ -107,7 +107,7 @@ struct CodesOfUpperHalves {
   }
 };
 
-// Other floats, which have no infinities.
+// Other floats. They have no infinities, and all ones alone are NaN.
 template <DType kDType>
 struct CodesOfFloats {
   static constexpr size_t kPerByte = 1;
@@ -116,22 +116,24 @@ struct CodesOfFloats {
   template <class DF>
   static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* codes, size_t i) {
     constexpr CodeNumbers kCodes = InfoOf(kDType).codes;
-    const hn::RebindToUnsigned<DF> du;
-    const auto bits = hn::BitCast(du, CodesU8::Widen(df, codes, i));
-    const auto size = hn::And(bits, hn::Set(du, 0x7Fu));
+    constexpr auto kRebias = static_cast<int32_t>(kCodes.bias_bits());
+    const hn::RebindToSigned<DF> di;
+    const auto bits = CodesU8::Widen(df, codes, i);
+    const auto most = hn::Set(di, 0x7F);
+    const auto size = hn::And(bits, most);
     const auto sign = hn::ShiftLeft<24>(hn::Xor(bits, size));
-    const auto rebias = hn::Set(du, kCodes.bias_bits());
+    const auto rebias = hn::Set(di, kRebias);
     const auto normal =
         hn::Add(hn::ShiftLeft<23 - kCodes.fraction>(size), rebias);
     // Subnormal: the least normal number times 1 + fraction, minus that number.
-    const auto one = hn::Set(du, 1u << 23);
+    const auto one = hn::Set(di, 1 << 23);
     const auto least = hn::BitCast(df, hn::Add(rebias, one));
     const auto subnormal =
-        hn::BitCast(du, hn::Sub(hn::BitCast(df, hn::Add(normal, one)), least));
+        hn::BitCast(di, hn::Sub(hn::BitCast(df, hn::Add(normal, one)), least));
     auto result = hn::IfThenElse(
-        hn::Lt(size, hn::Set(du, 1u << kCodes.fraction)), subnormal, normal);
-    result = hn::IfThenElse(hn::Gt(size, hn::Set(du, kCodes.largest)),
-                            hn::Set(du, 0x7FC00000u), result);
+        hn::Lt(size, hn::Set(di, 1 << kCodes.fraction)), subnormal, normal);
+    result =
+        hn::IfThenElse(hn::Eq(size, most), hn::Set(di, 0x7FC00000), result);
     return hn::BitCast(df, hn::Or(result, sign));
   }
 };

@@ -79,7 +79,7 @@ KV_DEVICE float ValueOfCode(uint32_t code) {
     const float value =
         ToFloat<kF16>((code & 0x80) << 8 | size << (10 - kCodes.fraction)) *
         kFactor;
-    return size > kCodes.largest ? ToFloat<kF32>(kNaNBits) : value;
+    return size == 0x7f ? ToFloat<kF32>(kNaNBits) : value;
   } else {
     constexpr bool kIsSigned = kCodes.lowest < 0;
     // Bytes are two's complements, nibbles are above their lowest.
