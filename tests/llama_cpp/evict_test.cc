@@ -159,6 +159,34 @@ Test(llama_evict, equals_what_llama_cpp_removes) {
   }
 }
 
+// Values are fitted where they lie, and in a state on its way to another place.
+Test(llama_evict, fits_values_the_same_by_every_way) {
+  for (const Case& c : Cases()) {
+    if (c.model.arch != "llama" || ggml_is_quantized(c.options.type_k))
+      continue;
+    const ModelHandle model = LoadRandomModel(c.model);
+    const auto prompt = RandomTokens(200, c.model.n_vocab);
+    const auto next = RandomTokens(20, c.model.n_vocab, 2);
+    const auto after = [&](const char* policy, kvevict_llama_way way,
+                           std::vector<int32_t>* positions) {
+      Session session(model.get(), policy, c.options);
+      session.Decode(prompt);
+      const auto report = session.Evict(0, way);
+      cr_expect((report.in_place == 1) == (way == KVEVICT_LLAMA_WAY_IN_PLACE));
+      *positions = session.Positions(1, 1);
+      return session.Decode(next);
+    };
+    std::vector<int32_t> kept, fitted, fitted_by_state;
+    const auto plain =
+        after("snapkv:budget=60,window=32", KVEVICT_LLAMA_WAY_IN_PLACE, &kept);
+    const char* fit = "snapkv:budget=60,window=32,fit=values";
+    const auto in_place = after(fit, KVEVICT_LLAMA_WAY_IN_PLACE, &fitted);
+    const auto by_state = after(fit, KVEVICT_LLAMA_WAY_STATE, &fitted_by_state);
+    cr_expect(fitted == kept && fitted_by_state == kept, "%s", c.name);
+    cr_expect(in_place == by_state && in_place != plain, "%s", c.name);
+  }
+}
+
 // Each head has a list: every row that stays is its position's, and everything else
 // stays as it is.
 Test(llama_evict, moves_the_rows_of_each_head) {
