@@ -127,11 +127,29 @@ struct Softmax {
     return slot >= begin[row] && slot < end[row];
   }
 
+  // Turns products of slots from `first` on into logits with their biases.
+  KV_DEVICE static void AddBiases(const Part& part, uint32_t first,
+                                  Chunk (&x)[kChunks]) {
+#pragma unroll
+    for (uint32_t c = 0; c < kChunks; ++c) {
+#pragma unroll
+      for (uint32_t i = 0; i < 4; ++i) {
+        const float bias = part.Bias(first + c * 16 + SlotOf(i));
+#pragma unroll
+        for (uint32_t row = 0; row < 2; ++row) {
+          float& logit = x[c].At(row, i);
+          logit = LogitOf(part.p, logit) + bias;
+        }
+      }
+    }
+  }
+
   // Turns products of slots from `first` on into weights, 0 for slots that a row
   // does not see. factors: what sums so far are multiplied by.
   template <bool kAllSee>
   KV_DEVICE void Weigh(const Part& part, uint32_t first, Chunk (&x)[kChunks],
                        float (&factors)[2]) {
+    if constexpr (KV_BIAS != 0) AddBiases(part, first, x);
 #pragma unroll
     for (uint32_t row = 0; row < 2; ++row) {
       float most = MinusInfinity();
@@ -140,10 +158,7 @@ struct Softmax {
 #pragma unroll
         for (uint32_t i = 0; i < 4; ++i) {
           float& logit = x[c].At(row, i);
-          logit = LogitOf(part.p, logit);
-#if KV_BIAS
-          logit += part.Bias(first + c * 16 + SlotOf(i));
-#endif
+          if constexpr (KV_BIAS == 0) logit = LogitOf(part.p, logit);
           const bool is_seen = kAllSee || Sees(row, first + c * 16 + SlotOf(i));
           if (is_seen && logit > most) most = logit;
         }
