@@ -311,15 +311,16 @@ Variant Make(const Attention& a, bool mma, int sm,
                                   : std::min(size_t{tile_keys} * a.head_dim,
                                              size_t{4 * 16} * shape.threads);
     variant.dynamic_shared_bytes = shape.dynamic_shared_bytes;
-    // Caps need exponentials of their own.
-    const bool is_capped =
-        std::find(variant.options.begin(), variant.options.end(),
-                  define("KV_SOFTCAP", 1)) != variant.options.end();
-    variant.is_flagship = !is_capped && a.q_dtype == kBF16 && copies &&
-                          a.head_dim == kFlagship.head_dim &&
-                          a.window == kFlagship.window &&
-                          a.group == kFlagship.group && !a.paged && !a.ragged &&
-                          a.out == kSumOfGroup;
+    // Caps need exponentials of their own, and biases loads.
+    const auto has = [&](const char* option) {
+      return std::find(variant.options.begin(), variant.options.end(),
+                       define(option, 1)) != variant.options.end();
+    };
+    variant.is_flagship =
+        !has("KV_SOFTCAP") && !has("KV_BIAS") && a.q_dtype == kBF16 && copies &&
+        a.head_dim == kFlagship.head_dim && a.window == kFlagship.window &&
+        a.group == kFlagship.group && !a.paged && !a.ragged &&
+        a.out == kSumOfGroup;
     if (copies) {
       variant.n_copies = CeilDiv(tile_keys * a.head_dim / 8, shape.threads);
     }
