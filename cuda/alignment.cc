@@ -63,6 +63,12 @@ Status CheckKeysAligned(const kvevict_view& view) {
   return CheckRowsAligned("keys", view, view.k);
 }
 
+Status CheckBiasesAligned(const kvevict_view& view) {
+  const kvevict_plane* const biases = FindRole(view, KVEVICT_ROLE_BIAS);
+  if (biases == nullptr) return Status();
+  return CheckPlaneAligned("biases", view, *biases);
+}
+
 Status CheckReading(const Context& context, Stream stream,
                     const ScoreArgs& args,
                     std::initializer_list<ModuleId> modules) {

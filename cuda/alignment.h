@@ -24,6 +24,9 @@ Status CheckRowsAligned(const char* what, const kvevict_view& view,
 // The same for a view's keys.
 Status CheckKeysAligned(const kvevict_view& view);
 
+// The same for the biases of a view's slots, if there are any.
+Status CheckBiasesAligned(const kvevict_view& view);
+
 // Finds or compiles a module that reads planes of jobs' views.
 template <typename Job>
 Status RequireReader(

@@ -84,7 +84,7 @@ bool AttendTogether(const AttendJob& a, const AttendJob& b) {
   return x.n_kv_heads == y.n_kv_heads && same(x.k, y.k) &&
          same(a.values(), b.values()) && SameRows(a.queries, b.queries) &&
          SameRows(a.out, b.out) && SameRows(a.row_lse, b.row_lse) &&
-         SameRows(a.attention_sums, b.attention_sums) &&
+         SameRows(a.attention_sums, b.attention_sums) && HaveLikeBiases(x, y) &&
          InOneTable(a.tokens, b.tokens) && a.n_q_heads == b.n_q_heads &&
          a.n_queries == b.n_queries && a.v_head_dim == b.v_head_dim &&
          a.window == b.window && a.non_causal == b.non_causal &&
@@ -93,12 +93,18 @@ bool AttendTogether(const AttendJob& a, const AttendJob& b) {
          LseBytes(a).value() == LseBytes(b).value();
 }
 
+const kvevict_plane* BiasesOf(const AttendJob& job) {
+  return FindRole(job.view, KVEVICT_ROLE_BIAS);
+}
+
 ModuleKey ReaderOf(const Context& context, ModuleId module,
                    const AttendJob& job) {
-  return ReaderOf(context, module,
-                  KindsOf(RowsOf(kPlain, job.queries)) |
-                      KindsOf(RowsOf(job.view, job.view.k)) |
-                      KindsOf(RowsOf(job.view, job.values())));
+  ModuleKey key = ReaderOf(context, module,
+                           KindsOf(RowsOf(kPlain, job.queries)) |
+                               KindsOf(RowsOf(job.view, job.view.k)) |
+                               KindsOf(RowsOf(job.view, job.values())));
+  if (BiasesOf(job) != nullptr) key.Add("KV_BIAS", 1);
+  return key;
 }
 
 ModuleKey KeyOfMma(const Context& context, const AttendJob& job) {
@@ -118,6 +124,7 @@ ModuleKey KeyOfMma(const Context& context, const AttendJob& job) {
   const RowKinds kinds = KindsOf(RowsOf(job.view, job.view.k)) |
                          KindsOf(RowsOf(job.view, job.values()));
   if (kinds.token_groups) key.Add("KV_TOKEN_GROUPS", 1);
+  if (BiasesOf(job) != nullptr) key.Add("KV_BIAS", 1);
   key.dynamic_shared_bytes =
       ShapeAttendMma(q_dtype, k_dtype, v_dtype, AttendPadded(k_dim),
                      AttendPadded(job.v_head_dim), row_warps)
@@ -181,8 +188,11 @@ AttendParams ParamsOf(const Context& context, Jobs<AttendJob> batch,
   p.query_scale = caps ? first.softmax_scale / first.logit_softcap
                        : first.softmax_scale * kLog2E;
   p.cap = first.logit_softcap * kLog2E;
+  const kvevict_plane* const biases = BiasesOf(first);
+  if (biases != nullptr) p.biases = LayoutOf(view, *biases);
   for (size_t i = 0; i < batch.size(); ++i) {
     const AttendJob& job = batch[i];
+    if (biases != nullptr) p.bias_bases[i] = BaseOf(*BiasesOf(job));
     p.layers[i] = {job.queries.data,
                    BaseOf(job.view.k),
                    BaseOf(job.values()),
@@ -283,6 +293,7 @@ Status CheckAttend(const Context& context, Stream stream,
   for (const AttendJob& job : args.jobs) {
     KV_RETURN_IF_ERROR(CheckRowsAligned("keys", job.view, job.view.k));
     KV_RETURN_IF_ERROR(CheckRowsAligned("values", job.view, job.values()));
+    KV_RETURN_IF_ERROR(CheckBiasesAligned(job.view));
     for (const kvevict_plane* plane : {&job.queries, &job.out}) {
       KV_RETURN_IF_ERROR(
           CheckAligned(plane == &job.out ? "out" : "queries", plane->data,

@@ -103,6 +103,13 @@ bool ShareNumbers(const kvevict_view& a, const kvevict_plane& plane_a,
          RecentRowsOf(a, plane_a).base == RecentRowsOf(b, plane_b).base;
 }
 
+bool HaveLikeBiases(const kvevict_view& a, const kvevict_view& b) {
+  const kvevict_plane* const x = FindRole(a, KVEVICT_ROLE_BIAS);
+  const kvevict_plane* const y = FindRole(b, KVEVICT_ROLE_BIAS);
+  if (x == nullptr || y == nullptr) return x == y;
+  return SameLayout(LayoutOf(a, *x), LayoutOf(b, *y));
+}
+
 CacheRows RowsOf(const kvevict_view& view, const kvevict_plane& plane) {
   CacheRows rows{};
   rows.layout = LayoutOf(view, plane);

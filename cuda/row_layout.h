@@ -57,6 +57,9 @@ bool HaveLikeNumbers(const kvevict_view& a, const kvevict_plane& plane_a,
 bool ShareNumbers(const kvevict_view& a, const kvevict_plane& plane_a,
                   const kvevict_view& b, const kvevict_plane& plane_b);
 
+// Whether both views' slots have biases with the same layout, or none has any.
+bool HaveLikeBiases(const kvevict_view& a, const kvevict_view& b);
+
 // Whether two layers' planes can be read in one launch.
 inline bool ReadAlike(const kvevict_view& a, const kvevict_plane& plane_a,
                       const kvevict_view& b, const kvevict_plane& plane_b) {

@@ -16,9 +16,18 @@ namespace {
 
 bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
   return ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
-         InOneTable(a.tokens, b.tokens) && a.n_sink == b.n_sink &&
+         HaveLikeBiases(*a.view, *b.view) && InOneTable(a.tokens, b.tokens) &&
+         a.n_sink == b.n_sink &&
          a.statistics.head_stride == b.statistics.head_stride &&
          a.query_covariance.head_stride == b.query_covariance.head_stride;
+}
+
+ModuleKey ScorerOf(const Context& context, const ScoreJob& job) {
+  const kvevict_view& view = *job.view;
+  ModuleKey key = ReaderOf(context, ModuleId::expected_attention,
+                           KindsOf(RowsOf(view, view.k)));
+  if (FindRole(view, KVEVICT_ROLE_BIAS) != nullptr) key.Add("KV_BIAS", 1);
+  return key;
 }
 
 // A launch each for jobs with the same layout. Each job's rows of query heads
@@ -40,8 +49,13 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
   ReduceParams reduce = ReductionOf(args.policy.group, p.group);
   reduce.n_out_rows = g.n_kv_heads;
   reduce.tokens = p.tokens;
+  const kvevict_plane* const biases = FindRole(*first.view, KVEVICT_ROLE_BIAS);
+  if (biases != nullptr) p.biases = LayoutOf(*first.view, *biases);
   for (size_t i = 0; i < batch.size(); ++i) {
     const ScoreJob& job = batch[i];
+    if (biases != nullptr) {
+      p.bias_bases[i] = BaseOf(*FindRole(*job.view, KVEVICT_ROLE_BIAS));
+    }
     const uint64_t rows = apart == 0
                               ? AddressOf(job.rows)
                               : AddressOf(args.scratch.data()) + i * apart;
@@ -57,8 +71,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
     reduce.layers[i] = {rows, AddressOf(job.rows), n_tokens, first_count};
   }
   const uint32_t longest = LongestOf(batch);
-  const ModuleKey reader =
-      ReaderOf(context, ModuleId::expected_attention, KindsOf(p.keys));
+  const ModuleKey reader = ScorerOf(context, first);
   KV_RETURN_IF_ERROR(Launch(context, stream, reader, KernelId::expected_logits,
                             {BlocksFor(longest, kExpectedKeys), g.n_kv_heads,
                              Size(batch), kExpectedThreads},
@@ -71,7 +84,12 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
 }
 
 Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
-  return CheckReading(context, stream, args, {ModuleId::expected_attention});
+  KV_RETURN_IF_ERROR(CheckReading(context, stream, args, {}));
+  for (const ScoreJob& job : args.jobs) {
+    KV_RETURN_IF_ERROR(CheckBiasesAligned(*job.view));
+    KV_RETURN_IF_ERROR(Require(context, stream, ScorerOf(context, job)));
+  }
+  return Status();
 }
 
 Status Run(const Context& context, Stream stream, const ScoreArgs& args) {

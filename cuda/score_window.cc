@@ -204,7 +204,11 @@ class Scorer {
     return cuda::ScorerOf(
         context_, g_, form_,
         {paged, job.tokens.each != nullptr, UsesMma(job), TakesFew(job),
-         HasSinks(job), KindsOf(RowsOf(*job.view, job.view->k)).token_groups});
+         HasSinks(job), BiasesOf(job) != nullptr,
+         KindsOf(RowsOf(*job.view, job.view->k)).token_groups});
+  }
+  static const kvevict_plane* BiasesOf(const ScoreJob& job) {
+    return FindRole(*job.view, KVEVICT_ROLE_BIAS);
   }
   Status Attend(Jobs<ScoreJob> jobs, const Part& part) const;
   Status ReduceGroups(Jobs<ScoreJob> jobs) const;
@@ -299,6 +303,8 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
     p.logit_stride = args_.n_tokens;
   }
   p.tokens = tokens.table();
+  const kvevict_plane* const biases = BiasesOf(first);
+  if (biases != nullptr) p.biases = LayoutOf(*first.view, *biases);
   uint64_t sums = part.sums;
   for (size_t i = 0; i < jobs.size(); ++i) {
     const ScoreJob& job = jobs[i];
@@ -317,6 +323,7 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
     sums += uint64_t{g_.n_q_heads} * job.tokens.most * sizeof(float);
     layer.n_tokens = job.tokens.most;
     layer.first_count = tokens.FirstOf(job.tokens);
+    if (biases != nullptr) p.bias_bases[i] = BaseOf(*BiasesOf(job));
   }
   const ModuleKey module = ScorerOf(first);
   if (TakesFew(first)) {
@@ -414,7 +421,7 @@ ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
 }
 
 // Compiles every variant of a form that calls may launch, except those for far
-// rows.
+// rows and biases.
 Status PrepareForm(const Context& context, const kvevict_layer_geometry& g,
                    const WindowForm& form, const ScoreTraits& traits) {
   if (!InfoOf(static_cast<DType>(g.q_dtype)).is_plain() ||
@@ -433,6 +440,7 @@ Status PrepareForm(const Context& context, const kvevict_layer_geometry& g,
                                 !is_plain && mma,
                                 !is_plain && form.few,
                                 traits.has_sinks && form.chunk == 0,
+                                false,
                                 false};
     if (variant.ragged && !traits.is_ragged) continue;
     const Module* module;

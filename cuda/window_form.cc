@@ -152,6 +152,7 @@ ModuleKey ScorerOf(const Context& context, const kvevict_layer_geometry& g,
   if (form.spread > 0.0f) key.Add("KV_SPREAD", true);
   if (form.caps) key.Add("KV_SOFTCAP", true);
   if (variant.sinks) key.Add("KV_SINKS", true);
+  if (variant.biases) key.Add("KV_BIAS", true);
   if (variant.token_groups) key.Add("KV_TOKEN_GROUPS", true);
   static_assert(static_cast<int>(Measure::kDynamics) == 1 &&
                 static_cast<int>(Measure::kEnds) == 2);

@@ -88,6 +88,7 @@ struct WindowVariant {
   bool mma;
   bool few;  // by window_attention_few.cu
   bool sinks;
+  bool biases;
   bool token_groups;  // rows share scales, or some are recent
 };
 

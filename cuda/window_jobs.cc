@@ -20,6 +20,7 @@ bool IsMultipleOf(uint64_t unit, std::initializer_list<uint64_t> values) {
 
 Status CheckJobAligned(const ScoreJob& job, const kvevict_layer_geometry& g) {
   KV_RETURN_IF_ERROR(CheckKeysAligned(*job.view));
+  KV_RETURN_IF_ERROR(CheckBiasesAligned(*job.view));
   KV_RETURN_IF_ERROR(CheckAligned(
       "queries", AddressOf(job.queries.rows.base),
       {job.queries.rows.row_stride, job.queries.rows.element_stride,
@@ -57,6 +58,7 @@ bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
   return SameLayout(LayoutOf(*a.view, a.view->k),
                     LayoutOf(*b.view, b.view->k)) &&
          ShareNumbers(*a.view, a.view->k, *b.view, b.view->k) &&
+         HaveLikeBiases(*a.view, *b.view) &&
          a.queries.rows.row_stride == b.queries.rows.row_stride &&
          a.queries.rows.element_stride == b.queries.rows.element_stride &&
          a.queries.head_stride == b.queries.head_stride &&

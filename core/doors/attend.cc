@@ -93,9 +93,6 @@ Status CheckCache(const Context& context, bool reads_blocks, AttendJob* job) {
                        plane == &job->view.k ? "k" : "v", InfoOf(*plane).name);
   }
   status = CheckScales(job->view, true, IsPresent(job->view.v));
-  if (status.ok()) {
-    status = CheckBiases(job->view, context.backend().on_host);
-  }
   if (!status.ok()) return Prefixed(status, "view: ");
   KV_RETURN_IF_ERROR(FindValues(job));
   return CheckNumbers(job);

@@ -19,17 +19,6 @@ ScoreArgs ArgsOf(const Plan& plan, const PlanLayer& layer, uint32_t n_tokens,
           scratch};
 }
 
-// Checks the biases that are part of logits, if the signal computes any.
-Status CheckLogits(const Plan& plan, Jobs<ScoreJob> jobs) {
-  for (const ScoreJob& job : jobs) {
-    if (!plan.signal().is_mass) continue;
-    if (!plan.ReadsKeys() && job.queries.n_rows == 0) continue;
-    KV_RETURN_IF_ERROR(
-        CheckBiases(*job.view, plan.context().backend().on_host));
-  }
-  return Status();
-}
-
 // ScoreAndShape() for jobs of like layers.
 Status ScoreAndShapeRun(const Plan& plan, const PlanLayer& layer, Stream stream,
                         uint32_t n_tokens, Jobs<ScoreJob> scores,
@@ -116,7 +105,6 @@ Status CheckScoring(const Plan& plan, Stream stream, uint32_t n_tokens,
     const PlanLayer& layer = plan.layer(layers[0]);
     const size_t n = CountAlike(plan, layers);
     const Jobs<ShapeJob> alike = shapes.first(n);
-    KV_RETURN_IF_ERROR(CheckLogits(plan, scores.first(n)));
     KV_RETURN_IF_ERROR(plan.score_op().check(
         context, stream, ArgsOf(plan, layer, n_tokens, scores.first(n), {})));
     if (plan.RaisesToMean()) {

@@ -68,6 +68,13 @@ KV_DEVICE void LogitsOf(const AttendParams& p, const AttendLayer& layer,
   }
 #pragma unroll
   for (uint32_t k = 0; k < kKeysOfLane; ++k) x[k] = LogitOf(p, x[k]);
+#if KV_BIAS
+#pragma unroll
+  for (uint32_t k = 0; k < kKeysOfLane; ++k) {
+    const uint32_t at = first + my_keys + k;
+    x[k] += BiasOf(p, head, at < n_tokens ? at : n_tokens - 1);
+  }
+#endif
 }
 
 // Combines the values of a row's threads in a fixed order.

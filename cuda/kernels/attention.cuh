@@ -7,6 +7,10 @@
 #include "device.cuh"
 #include "tanh.cuh"
 
+#ifndef KV_BIAS
+#define KV_BIAS 0
+#endif
+
 namespace kvevict::cuda {
 
 constexpr float kUnseen = -1.0f;  // a weight
@@ -45,6 +49,15 @@ KV_DEVICE bool IsSeen(const QueryRow& row, uint32_t slot) {
 KV_DEVICE float LogitOf(const AttendParams& p, float product) {
   const float x = product * p.query_scale;
   return p.cap == 0.0f ? x : p.cap * Tanh(x);
+}
+
+// The bias, in base 2, of a slot of the block's layer.
+KV_DEVICE float BiasOf(const AttendParams& p, uint32_t head, uint32_t slot) {
+  constexpr float kLog2E = 1.44269504088896340736f;
+  return LoadGlobal<float>(RowAddress(p.biases, p.bias_bases[blockIdx.z],
+                                      p.layers[blockIdx.z].block_table, head,
+                                      slot)) *
+         kLog2E;
 }
 
 KV_DEVICE uint64_t StateOf(const AttendParams& p, uint32_t layer, uint32_t head,

@@ -21,7 +21,7 @@ struct AttendLayer {
 static_assert(sizeof(AttendLayer) == 72);
 
 struct AttendParams {
-  static constexpr uint32_t kMaxLayers = 46;
+  static constexpr uint32_t kMaxLayers = 40;
   CacheRows queries;
   CacheRows keys;
   CacheRows values;  // head_dim: elements of a value
@@ -50,6 +50,10 @@ struct AttendParams {
   float query_scale;
   float cap;  // 0: none; in base 2
   AttendLayer layers[kMaxLayers];
+  // With KV_BIAS each slot has an f32, added to its logits: their layout, and
+  // slot 0, head 0 of each layer.
+  RowLayout biases;
+  uint64_t bias_bases[kMaxLayers];
 };
 static_assert(sizeof(AttendParams) <= 4096);
 

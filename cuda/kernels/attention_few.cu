@@ -146,7 +146,11 @@ KV_DEVICE void FindLogits(Tag tag, const FewPart& part, uint32_t first,
     const float product = SumAcross(sums, lane);
     const uint32_t slot = mine + lane / kRows;
     if (slot < last) {
-      logits[(slot - first) * kRows + lane % kRows] = LogitOf(part.p, product);
+      float logit = LogitOf(part.p, product);
+#if KV_BIAS
+      logit += BiasOf(part.p, part.head, slot);
+#endif
+      logits[(slot - first) * kRows + lane % kRows] = logit;
     }
   }
 }

@@ -43,6 +43,11 @@ struct Part {
     return first >= begin_of_all && first + kAttendSlots <= end_of_all;
   }
 
+  // 0 for slots that no row sees.
+  KV_DEVICE float Bias(uint32_t slot) const {
+    return IsUsed(slot) ? BiasOf(p, head, slot) : 0.0f;
+  }
+
   KV_DEVICE void StartKeys(uint32_t first, uint8_t* tile) const {
     StartTile<KeyTile>(
         p.keys,
@@ -122,11 +127,29 @@ struct Softmax {
     return slot >= begin[row] && slot < end[row];
   }
 
+  // Turns products of slots from `first` on into logits with their biases.
+  KV_DEVICE static void AddBiases(const Part& part, uint32_t first,
+                                  Chunk (&x)[kChunks]) {
+#pragma unroll
+    for (uint32_t c = 0; c < kChunks; ++c) {
+#pragma unroll
+      for (uint32_t i = 0; i < 4; ++i) {
+        const float bias = part.Bias(first + c * 16 + SlotOf(i));
+#pragma unroll
+        for (uint32_t row = 0; row < 2; ++row) {
+          float& logit = x[c].At(row, i);
+          logit = LogitOf(part.p, logit) + bias;
+        }
+      }
+    }
+  }
+
   // Turns products of slots from `first` on into weights, 0 for slots that a row
   // does not see. factors: what sums so far are multiplied by.
   template <bool kAllSee>
-  KV_DEVICE void Weigh(const AttendParams& p, uint32_t first,
-                       Chunk (&x)[kChunks], float (&factors)[2]) {
+  KV_DEVICE void Weigh(const Part& part, uint32_t first, Chunk (&x)[kChunks],
+                       float (&factors)[2]) {
+    if constexpr (KV_BIAS != 0) AddBiases(part, first, x);
 #pragma unroll
     for (uint32_t row = 0; row < 2; ++row) {
       float most = MinusInfinity();
@@ -135,7 +158,7 @@ struct Softmax {
 #pragma unroll
         for (uint32_t i = 0; i < 4; ++i) {
           float& logit = x[c].At(row, i);
-          logit = LogitOf(p, logit);
+          if constexpr (KV_BIAS == 0) logit = LogitOf(part.p, logit);
           const bool is_seen = kAllSee || Sees(row, first + c * 16 + SlotOf(i));
           if (is_seen && logit > most) most = logit;
         }
@@ -299,9 +322,9 @@ KV_KERNEL(attend_mma, AttendParams, kAttendMmaThreads, 2) {
     const bool all_see = part.AllSee(tile);
     float factors[2];
     if (all_see) {
-      softmax.Weigh<true>(p, my_first, x, factors);
+      softmax.Weigh<true>(part, my_first, x, factors);
     } else {
-      softmax.Weigh<false>(p, my_first, x, factors);
+      softmax.Weigh<false>(part, my_first, x, factors);
     }
     if (Ballot(factors[0] != 1.0f || factors[1] != 1.0f) != 0) {
 #pragma unroll

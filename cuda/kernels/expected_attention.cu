@@ -7,6 +7,10 @@
 #include "device.cuh"
 #include "over_block.cuh"
 
+#ifndef KV_BIAS
+#define KV_BIAS 0
+#endif
+
 namespace kvevict::cuda {
 
 namespace {
@@ -127,6 +131,10 @@ KV_KERNEL(expected_logits, ExpectedParams, kExpectedThreads, 2) {
       logits[k] = SumOverLanes(logits[k], 16);
       const uint32_t slot = first_key + my_keys + k;
       if (my_row != 0 || slot >= n_tokens) continue;
+      if constexpr (KV_BIAS != 0) {
+        logits[k] += LoadGlobal<float>(RowAddress(
+            p.biases, p.bias_bases[blockIdx.z], layer.block_table, head, slot));
+      }
       StoreGlobal(layer.rows + (q_head * layer.n_tokens + slot) * sizeof(float),
                   logits[k]);
     }

@@ -19,7 +19,7 @@ struct ExpectedLayer {
 static_assert(sizeof(ExpectedLayer) == 48);
 
 struct ExpectedParams {
-  static constexpr uint32_t kMaxLayers = 79;
+  static constexpr uint32_t kMaxLayers = 66;
   CacheRows keys;
   CountTable tokens;           // per KV head
   uint64_t mean_stride;        // elements
@@ -29,6 +29,10 @@ struct ExpectedParams {
   float scale;
   float half_square;  // scale^2 / 2
   ExpectedLayer layers[kMaxLayers];
+  // KV_BIAS: each slot has an f32, added to its logits: their layout, and slot
+  // 0, head 0 of each layer.
+  RowLayout biases;
+  uint64_t bias_bases[kMaxLayers];
 };
 static_assert(sizeof(ExpectedParams) <= 4096);
 

@@ -23,6 +23,7 @@
 //                     without tensor cores
 //   KV_SOFTCAP        scaled logits are capped by a tanh
 //   KV_SINKS          each head has a logit in its softmax that no key has
+//   KV_BIAS           each key has a bias, added to its logits
 //   KV_SPREAD         ScoreParams::spread times the rows' variance is added
 //   KV_MEASURE        also measures the slots before the window: 1: entropy and
 //                     variance of the weights; 2: their sum over the ends
@@ -66,11 +67,12 @@ template <bool kMasked>
 KV_DEVICE void SumTile(const Work& work, const Products& products,
                        const uint32_t* visible_keys, uint32_t tile,
                        RowSum (&rows)[kLaneRows]) {
-  ForEachChunk<false>(work, products, [&](const Chunk& chunk, uint32_t c) {
-    const Mask<kMasked> mask(visible_keys,
-                             work.first_key + tile * kTileKeys + ChunkKey(c));
-    AddChunk(chunk, mask, work.p.scale_log2e, rows);
-  });
+  ForEachChunk<false>(
+      work, products, tile, [&](const Chunk& chunk, uint32_t c) {
+        const Mask<kMasked> mask(
+            visible_keys, work.first_key + tile * kTileKeys + ChunkKey(c));
+        AddChunk(chunk, mask, LogitScale(work), rows);
+      });
 }
 
 // With KV_OUT 3: writes the weights of this warp's rows for its keys of a tile,
@@ -80,24 +82,28 @@ KV_DEVICE void StoreRows(const Work& work, const Products& products,
                          const uint32_t* visible_keys, uint32_t block,
                          uint32_t tile, const float (&references)[kLaneRows]) {
   const uint32_t n_tokens = work.n_tokens();
-  ForEachChunk<false>(work, products, [&](const Chunk& chunk, uint32_t c) {
-    const uint32_t first_key = work.first_key + tile * kTileKeys + ChunkKey(c);
-    const Mask<kMasked> mask(visible_keys, first_key);
-    for (uint32_t i = 0; i < kLaneRows; ++i) {
-      const QueryRow row = FindQueryRow(work, block, LaneRow(i));
-      if (!row.valid) continue;
-      const uint64_t number =
-          (uint64_t{work.kv_head} * kGroup + row.head) * kWindow + row.window;
-      const uint64_t out = work.layer.scores + 4 * number * work.layer.n_tokens;
-      for (uint32_t j = 0; j < 4; ++j) {
-        const uint32_t key = first_key + LaneKey() + kKeyStep[j];
-        if (key >= n_tokens) continue;
-        StoreGlobal(
-            out + uint64_t{4} * key,
-            Weight(chunk, mask, i, j, work.p.scale_log2e, references[i]));
-      }
-    }
-  });
+  ForEachChunk<false>(
+      work, products, tile, [&](const Chunk& chunk, uint32_t c) {
+        const uint32_t first_key =
+            work.first_key + tile * kTileKeys + ChunkKey(c);
+        const Mask<kMasked> mask(visible_keys, first_key);
+        for (uint32_t i = 0; i < kLaneRows; ++i) {
+          const QueryRow row = FindQueryRow(work, block, LaneRow(i));
+          if (!row.valid) continue;
+          const uint64_t number =
+              (uint64_t{work.kv_head} * kGroup + row.head) * kWindow +
+              row.window;
+          const uint64_t out =
+              work.layer.scores + 4 * number * work.layer.n_tokens;
+          for (uint32_t j = 0; j < 4; ++j) {
+            const uint32_t key = first_key + LaneKey() + kKeyStep[j];
+            if (key >= n_tokens) continue;
+            StoreGlobal(
+                out + uint64_t{4} * key,
+                Weight(chunk, mask, i, j, LogitScale(work), references[i]));
+          }
+        }
+      });
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ struct ScoreLayer {
 static_assert(sizeof(ScoreLayer) == 48);
 
 struct ScoreParams {
-  static constexpr uint32_t kMaxLayers = 78;
+  static constexpr uint32_t kMaxLayers = 65;
   RowLayout keys;
   RowNumbers scale;  // of quantized keys, as in CacheRows
   RowNumbers minimum;
@@ -68,6 +68,10 @@ struct ScoreParams {
   uint64_t logits;
   CountTable tokens;  // with KV_RAGGED, per KV head
   ScoreLayer layers[kMaxLayers];
+  // KV_BIAS: each slot has an f32, added to its logits: their layout, and slot
+  // 0, head 0 of each layer.
+  RowLayout biases;
+  uint64_t bias_bases[kMaxLayers];
 };
 static_assert(sizeof(ScoreParams) <= 4096);
 

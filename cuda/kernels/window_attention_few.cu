@@ -229,7 +229,7 @@ KV_DEVICE void StoreKey(const Work& work, uint32_t key,
 
 }  // namespace
 
-// Stores the logits of the block's split, before they are scaled, and for
+// Stores the logits of the block's split, before LogitScale(), and for
 // layers without row_lse the split's partial_lse. A team of 8 or 16 threads
 // shares a key; the next ones are on their way while some are multiplied. Up to
 // 24 KiB shared. Reads the keys once and writes 4 bytes for each key and row.
@@ -282,8 +282,11 @@ KV_KERNEL(few_logits, ScoreParams, kFewRowThreads, 2) {
       if constexpr (KV_SOFTCAP != 0) {
         product = Tanh(product * work.p.scale_by_cap);
       }
+      if constexpr (KV_BIAS != 0) {
+        product = Fma(product, work.p.scale_log2e, BiasOf(work, key));
+      }
       StoreGlobal(LogitAddress(work, own.row, key), product);
-      if (key < n_visible[i]) AddLogit(product, work.p.scale_log2e, rows[i]);
+      if (key < n_visible[i]) AddLogit(product, LogitScale(work), rows[i]);
     }
   }
   if (KnowsLse(work)) return;
@@ -328,7 +331,7 @@ KV_KERNEL(few_scores, ScoreParams, kFewRowThreads, 4) {
 #pragma unroll
       for (uint32_t row = 0; row < kRows; ++row) {
         const float weight =
-            Exp2(Fma(weights[n][row], work.p.scale_log2e, -references[row]));
+            Exp2(Fma(weights[n][row], LogitScale(work), -references[row]));
         weights[n][row] = at < n_visible[row] ? weight : 0.0f;
       }
       StoreKey(work, at, weights[n]);

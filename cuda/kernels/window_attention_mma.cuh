@@ -31,7 +31,7 @@ class Products {
   static constexpr bool kMayOverlap =
       kChunksPerWarp > 4 && kChunksPerWarp % 2 == 0 && !kSplits &&
       !kReadsQuantized && !kSpreads && KV_PAGED == 0 && KV_RAGGED == 0 &&
-      KV_OUT == 0 && KV_SOFTCAP == 0 && KV_MEASURE == 0;
+      KV_OUT == 0 && KV_SOFTCAP == 0 && KV_BIAS == 0 && KV_MEASURE == 0;
 
   KV_DEVICE explicit Products(const Work& work) : work_(work) {
     KV_DYNAMIC_SHARED(buffers);

@@ -47,6 +47,9 @@ constexpr uint32_t kTileKeys = KV_TILE_KEYS;
 #ifndef KV_SINKS
 #define KV_SINKS 0
 #endif
+#ifndef KV_BIAS
+#define KV_BIAS 0
+#endif
 #ifndef KV_MEASURE
 #define KV_MEASURE 0
 #endif
@@ -131,6 +134,21 @@ KV_DEVICE uint64_t KeyRow(const Work& work, uint32_t key) {
   return head + key * keys.row_stride;
 #endif
 #endif
+}
+
+// The bias, in base 2, of a key; 0 past the last one.
+KV_DEVICE float BiasOf(const Work& work, uint32_t key) {
+  if (key >= work.n_tokens()) return 0.0f;
+  constexpr float kLog2E = 1.44269504088896340736f;
+  return LoadGlobal<float>(
+             RowAddress(work.p.biases, work.p.bias_bases[blockIdx.z],
+                        work.layer.block_table, work.kv_head, key)) *
+         kLog2E;
+}
+
+// The factor that gives logits in base 2. With biases they are in it already.
+KV_DEVICE float LogitScale(const Work& work) {
+  return KV_BIAS != 0 ? 1.0f : work.p.scale_log2e;
 }
 
 // Row r of a row block.

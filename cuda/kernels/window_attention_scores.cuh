@@ -100,22 +100,24 @@ KV_DEVICE void SumKeys(const Work& work, const Products& products,
                        const uint32_t* visible_keys, uint32_t tile,
                        const float (&references)[kLaneRows], float* key_sums,
                        Measured& measured) {
-  ForEachChunk<!kMasked>(work, products, [&](const Chunk& chunk, uint32_t c) {
-    const uint32_t first_key = work.first_key + tile * kTileKeys + ChunkKey(c);
-    const Mask<kMasked> mask(visible_keys, first_key);
-    int32_t n_past = 0;
-    if constexpr (kMeasuresDynamics && kMasked) {
-      n_past = static_cast<int32_t>(work.n_tokens() - kWindow - first_key -
-                                    LaneKey());
-    }
-    const LaneSums all =
-        SumChunk(chunk, mask, work.p.scale_log2e, references, n_past, measured);
-    const uint32_t key = ChunkKey(c) + ScatteredKey();
-    StoreSlots(all.sums, tile, key, key_sums);
-    if constexpr (kSpreads) {
-      StoreSlots(all.squares, tile, key, key_sums + kSlotFloats);
-    }
-  });
+  ForEachChunk<!kMasked>(
+      work, products, tile, [&](const Chunk& chunk, uint32_t c) {
+        const uint32_t first_key =
+            work.first_key + tile * kTileKeys + ChunkKey(c);
+        const Mask<kMasked> mask(visible_keys, first_key);
+        int32_t n_past = 0;
+        if constexpr (kMeasuresDynamics && kMasked) {
+          n_past = static_cast<int32_t>(work.n_tokens() - kWindow - first_key -
+                                        LaneKey());
+        }
+        const LaneSums all = SumChunk(chunk, mask, LogitScale(work), references,
+                                      n_past, measured);
+        const uint32_t key = ChunkKey(c) + ScatteredKey();
+        StoreSlots(all.sums, tile, key, key_sums);
+        if constexpr (kSpreads) {
+          StoreSlots(all.squares, tile, key, key_sums + kSlotFloats);
+        }
+      });
 }
 
 KV_DEVICE float AddSlots(float* key_sums, uint32_t tile, uint32_t sum,

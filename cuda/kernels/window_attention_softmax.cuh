@@ -25,52 +25,6 @@ struct Chunk {
   }
 };
 
-// The products that ScoreParams::scale_log2e turns into logits: those of a
-// chunk, capped if there is a cap.
-template <class Products>
-KV_DEVICE decltype(auto) LogitsOf(const Work& work, const Products& products,
-                                  uint32_t c) {
-  if constexpr (KV_SOFTCAP != 0) {
-    Chunk chunk = products.Multiply(c);
-    for (uint32_t t = 0; t < kTilesPerWarp; ++t) {
-      for (uint32_t i = 0; i < 8; ++i) {
-        float& x = chunk.x[t][i / 4][i % 4];
-        x = Tanh(x * work.p.scale_by_cap);
-      }
-    }
-    return chunk;
-  } else {
-    return products.Multiply(c);
-  }
-}
-
-// Calls weigh(logits, c) for each chunk c of this warp's keys, in order. If it
-// overlaps, the next chunk is multiplied before a chunk is weighed, so that
-// tensor cores and exponentials work at the same time.
-template <bool kOverlaps, class Products, class Weigh>
-KV_DEVICE void ForEachChunk(const Work& work, const Products& products,
-                            const Weigh& weigh) {
-  if constexpr (kOverlaps && Products::kMayOverlap) {
-    Chunk even = LogitsOf(work, products, 0);
-    // Two at a time, so that no products go from register to register.
-#pragma unroll 1
-    for (uint32_t c = 0; c + 2 < kChunksPerWarp; c += 2) {
-      const Chunk odd = LogitsOf(work, products, c + 1);
-      weigh(even, c);
-      even = LogitsOf(work, products, c + 2);
-      weigh(odd, c + 1);
-    }
-    const Chunk odd = LogitsOf(work, products, kChunksPerWarp - 1);
-    weigh(even, kChunksPerWarp - 2);
-    weigh(odd, kChunksPerWarp - 1);
-  } else {
-#pragma unroll Products::kUnrolledChunks
-    for (uint32_t c = 0; c < kChunksPerWarp; ++c) {
-      weigh(LogitsOf(work, products, c), c);
-    }
-  }
-}
-
 KV_DEVICE uint32_t Lane() { return threadIdx.x % 32; }
 KV_DEVICE uint32_t RowWarp() { return threadIdx.x / 32 % kShape.row_warps; }
 KV_DEVICE uint32_t KeyGroup() { return threadIdx.x / 32 / kShape.row_warps; }
@@ -87,6 +41,72 @@ KV_DEVICE uint32_t ChunkKey(uint32_t c) {
 // its key j.
 KV_DEVICE uint32_t LaneKey() { return Lane() % 4 * 2; }
 constexpr uint32_t kKeyStep[4] = {0, 1, 8, 9};
+
+// Turns products of a chunk into logits in base 2, with the keys' biases.
+KV_DEVICE void AddBiases(const Work& work, uint32_t first_key, Chunk& chunk) {
+  for (uint32_t j = 0; j < 4; ++j) {
+    const float bias = BiasOf(work, first_key + kKeyStep[j]);
+    for (uint32_t i = 0; i < kLaneRows; ++i) {
+      float& x = chunk.x[i / 2][j / 2][2 * (i % 2) + j % 2];
+      x = Fma(x, work.p.scale_log2e, bias);
+    }
+  }
+}
+
+// The products that LogitScale() turns into logits: those of a chunk, capped if
+// there is a cap, and with biases. first_key is the first of this lane.
+template <class Products>
+KV_DEVICE decltype(auto) LogitsOf(const Work& work, const Products& products,
+                                  uint32_t c, uint32_t first_key) {
+  if constexpr (KV_SOFTCAP != 0 || KV_BIAS != 0) {
+    Chunk chunk = products.Multiply(c);
+    if constexpr (KV_SOFTCAP != 0) {
+      for (uint32_t t = 0; t < kTilesPerWarp; ++t) {
+        for (uint32_t i = 0; i < 8; ++i) {
+          float& x = chunk.x[t][i / 4][i % 4];
+          x = Tanh(x * work.p.scale_by_cap);
+        }
+      }
+    }
+    if constexpr (KV_BIAS != 0) AddBiases(work, first_key, chunk);
+    return chunk;
+  } else {
+    return products.Multiply(c);
+  }
+}
+
+// Calls weigh(logits, c) for each chunk c of this warp's keys of a tile,
+// in order. If it
+// overlaps, the next chunk is multiplied before a chunk is weighed, so that
+// tensor cores and exponentials work at the same time.
+template <bool kOverlaps, class Products, class Weigh>
+KV_DEVICE void ForEachChunk(const Work& work, const Products& products,
+                            uint32_t tile, const Weigh& weigh) {
+  const auto logits = [&](uint32_t c) -> decltype(auto) {
+    return LogitsOf(
+        work, products, c,
+        work.first_key + tile * kTileKeys + ChunkKey(c) + LaneKey());
+  };
+  if constexpr (kOverlaps && Products::kMayOverlap) {
+    Chunk even = logits(0);
+    // Two at a time, so that no products go from register to register.
+#pragma unroll 1
+    for (uint32_t c = 0; c + 2 < kChunksPerWarp; c += 2) {
+      const Chunk odd = logits(c + 1);
+      weigh(even, c);
+      even = logits(c + 2);
+      weigh(odd, c + 1);
+    }
+    const Chunk odd = logits(kChunksPerWarp - 1);
+    weigh(even, kChunksPerWarp - 2);
+    weigh(odd, kChunksPerWarp - 1);
+  } else {
+#pragma unroll Products::kUnrolledChunks
+    for (uint32_t c = 0; c < kChunksPerWarp; ++c) {
+      weigh(logits(c), c);
+    }
+  }
+}
 
 // The keys of a chunk that the lane's rows see; all of them if not kMasked.
 template <bool kMasked>

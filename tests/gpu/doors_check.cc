@@ -61,8 +61,8 @@ std::vector<DoorsCase> DoorsCases(const Effort& effort) {
   const std::string budget = effort.full ? "2048" : "60";
   const auto shape = [&](const char* name, uint32_t q_heads, uint32_t kv_heads,
                          uint32_t dim, kvevict_dtype q, kvevict_dtype kv,
-                         Layout layout) {
-    return Shape{name, 1, q_heads, kv_heads, dim, n, q, kv, layout};
+                         Layout layout, bool has_biases = false) {
+    return Shape{name, 1, q_heads, kv_heads, dim, n, q, kv, layout, has_biases};
   };
   const kvevict_dtype f32 = KVEVICT_DTYPE_F32;
   const kvevict_dtype f16 = KVEVICT_DTYPE_F16;
@@ -96,6 +96,23 @@ std::vector<DoorsCase> DoorsCases(const Effort& effort) {
       {shape("f16 queries, f32 keys, head-major", 8, 8, 40, f16, f32,
              Layout::kHeadMajor),
        "snapkv:budget=0.25,scope=layer,window=8,pool=none"},
+      // Biases of slots, by tensor cores and by plain multiply-adds, in lists of
+      // rows, for few rows, in parts and in chunks.
+      {shape("bf16, paged, biases", heads, kv_heads, wide, bf16, bf16,
+             Layout::kPaged, true),
+       "snapkv:budget=" + budget + ",scope=head,window=" + window},
+      {shape("f32, head-major, biases", heads, kv_heads, wide, f32, f32,
+             Layout::kHeadMajor, true),
+       "snapkv:budget=" + budget + ",scope=layer,window=" + window},
+      {shape("bf16, token-major, biases", heads, kv_heads, 64, bf16, bf16,
+             Layout::kTokenMajor, true),
+       "tova:budget=" + budget},
+      {shape("bf16, a ring that has wrapped, biases", heads, kv_heads, wide,
+             bf16, bf16, Layout::kWrappedRing, true),
+       "h2o:budget=" + budget + ",rows=mean"},
+      {shape("bf16, paged, biases", heads, kv_heads, wide, bf16, bf16,
+             Layout::kPaged, true),
+       "non-causal:sink=5,recent=3,ends=out,weight=none,budget=" + budget},
       // Few rows, whose keys are read once.
       {shape("bf16, paged, head size 64", heads, kv_heads, 64, bf16, bf16,
              Layout::kPaged),

@@ -91,6 +91,11 @@ RandomLayer::RandomLayer(const Gpu& gpu, Random* random,
     AddPacked(random, KVEVICT_ROLE_KEY_RECENT, geometry.k_head_dim);
     AddPacked(random, KVEVICT_ROLE_VALUE_RECENT, geometry.v_head_dim);
   }
+  if (first_recent_ == UINT32_MAX && random->OneOf(4)) {
+    AddPlane(DrawPlane(random, KVEVICT_DTYPE_F32, 1, n_kv_heads_, RowsOfBlock(),
+                       n_blocks_, /*may_group=*/false, BlockAlign()),
+             KVEVICT_ROLE_BIAS);
+  }
   for (uint32_t i = random->In(0, 3); i > 0; --i) {
     if (random->OneOf(2)) {
       add(KVEVICT_DTYPE_OPAQUE, random->In(1, 33));

@@ -67,7 +67,7 @@ Twin::Twin(const Gpu& gpu, const Shape& shape, uint64_t seed)
     layer.original.resize(rows * (RowBytes(0) + RowBytes(1) + RowBytes(2)));
     const uint64_t values = rows * 2 * shape.head_dim;
     FillWithValues(seed + 2 * l, shape.kv_dtype, values, layer.original.data());
-    FillWithValues(seed + 3 * l, KVEVICT_DTYPE_F32, rows * kCompanionBytes / 4,
+    FillWithValues(seed + 3 * l, KVEVICT_DTYPE_F32, rows * RowBytes(2) / 4,
                    layer.original.data() + rows * 2 * RowBytes(0));
     layer.queries.resize(uint64_t{max_tokens()} * shape.n_q_heads *
                          shape.head_dim * ElementBytes(shape.q_dtype));
@@ -92,8 +92,8 @@ Twin::Twin(const Gpu& gpu, const Shape& shape, uint64_t seed)
 }
 
 uint32_t Twin::RowBytes(uint32_t plane) const {
-  return plane == 2 ? kCompanionBytes
-                    : PackedBytes(shape_.kv_dtype, shape_.head_dim);
+  if (plane == 2) return shape_.has_biases ? sizeof(float) : kCompanionBytes;
+  return PackedBytes(shape_.kv_dtype, shape_.head_dim);
 }
 
 void Twin::LayOut(uint32_t, uint64_t base, kvevict_view* view,
@@ -123,7 +123,11 @@ void Twin::LayOut(uint32_t, uint64_t base, kvevict_view* view,
       plane.data -=
           static_cast<uint64_t>(block_table_[0] * plane.block_stride_bytes);
     }
-    if (p == 2) {
+    if (p == 2 && shape_.has_biases) {
+      plane.dtype = KVEVICT_DTYPE_F32;
+      plane.head_dim = 1;
+      plane.role = KVEVICT_ROLE_BIAS;
+    } else if (p == 2) {
       plane.row_bytes = kCompanionBytes;
     } else {
       plane.dtype = shape_.kv_dtype;

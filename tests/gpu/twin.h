@@ -24,6 +24,7 @@ struct Shape {
   kvevict_dtype q_dtype;
   kvevict_dtype kv_dtype;
   Layout layout;
+  bool has_biases = false;
 };
 
 constexpr uint32_t kRoomForDecoding = 64;
@@ -31,7 +32,7 @@ constexpr uint32_t kBlockSize = 16;  // tokens per block of kPaged
 
 Geometry GeometryOf(const Shape& shape);
 
-// K, V and an opaque companion of 12 bytes per token and head, per layer; query
+// K, V and an opaque companion of 12 bytes per token and head, or biases of slots, per layer; query
 // rows of all positions. Contents depend on shape and seed alone.
 class Twin {
  public:

@@ -107,8 +107,8 @@ typedef struct kvevict_attention_job {
  * @param[in] workspace_bytes  Its size, at least least_bytes.
  * @param[in] stream     See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
- *         (rows that cannot be read; on CUDA a bias, and elements, scales and
- *         minima that are not aligned to their size, q8_0 and q4_0 to 2 bytes).
+ *         (rows that cannot be read; on CUDA elements, scales, minima and
+ *         biases that are not aligned to their size, q8_0 and q4_0 to 2 bytes).
  *         Threads: safe for distinct outputs and workspaces.
  */
 KVEVICT_API kvevict_status kvevict_attend(

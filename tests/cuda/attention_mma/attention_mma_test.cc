@@ -67,6 +67,7 @@ AttendCase RandomCase(uint32_t turn, uint32_t n_most, Random& random) {
       random.Below(3) == 0 ? 6.0f : 0.0f,
       KV_Q_DTYPE,
   };
+  if (KV_BIAS) c.biases = RandomBiases(keys, random);
   return c;
 }
 

@@ -95,6 +95,9 @@ const Attention kAttention[] = {
      kSumOfGroup,
      true,
      {"KV_SOFTCAP", "KV_SINKS"}},
+    // Biases of slots.
+    {kBF16, kBF16, 128, 64, 4, false, kSumOfGroup, false, {"KV_BIAS"}},
+    {kF32, kBF16, 256, 64, 8, true, kSumOfGroup, true, {"KV_BIAS"}},
     // Variances of rows, and measures of layers: KV_MEASURE 1.
     {kBF16, kBF16, 128, 32, 4, false, kSumOfGroup, false, {"KV_SPREAD"}},
     {kBF16,
@@ -165,6 +168,7 @@ const Attention kAttentionOfFew[] = {
     {kBF16, kBF16, 80, 1, 7, true, kSumOfGroup, true, {"KV_MAX_OF_ROWS"}},
     {kF16, kF16, 96, 4, 2, false, kRowPerHead, false, {"KV_WEIGH_BY_PAST"}},
     {kF16, kBF16, 128, 2, 8, true, kSumOfGroup, true, {"KV_SOFTCAP"}},
+    {kBF16, kBF16, 128, 1, 4, true, kSumOfGroup, true, {"KV_BIAS"}},
     {kBF16,
      kBF16,
      64,
@@ -181,12 +185,16 @@ struct Reader {
   ModuleId module;
   uint32_t dtypes;            // KV_DTYPES
   bool token_groups = false;  // KV_TOKEN_GROUPS
+  bool biases = false;        // KV_BIAS
 };
 const Reader kReadersOfTwo[] = {
     {ModuleId::lag, 1u << kU8 | 1u << kF16},
     {ModuleId::attention, 1u << kU8 | 1u << kBF16},
     {ModuleId::attention, 1u << kQ4_0 | 1u << kF16},
     {ModuleId::attention, 1u << kU4 | 1u << kF16, true},
+    {ModuleId::attention, kPlainDTypes, false, true},
+    {ModuleId::attention_few, kPlainDTypes, false, true},
+    {ModuleId::expected_attention, kPlainDTypes, false, true},
     {ModuleId::requantize, 1u << kF32 | 1u << kU8},
     {ModuleId::requantize, 1u << kQ4_0 | 1u << kBF16},
     {ModuleId::requantize, 1u << kF32 | 1u << kU4, true},
@@ -228,6 +236,7 @@ struct TensorAttention {
   uint32_t v_dim;
   uint32_t n_rows;
   bool token_groups = false;
+  bool biases = false;
 };
 const TensorAttention kTensorAttention[] = {
     {kBF16, kBF16, kBF16, 128, 128, 16},
@@ -255,6 +264,8 @@ const TensorAttention kTensorAttention[] = {
     {kF32, kQ8_0, kQ4_0, 256, 256, 64},
     {kBF16, kU4, kU4, 128, 128, 64, true},
     {kF32, kU4, kU4, 256, 256, 8, true},
+    {kBF16, kBF16, kBF16, 128, 128, 256, false, true},
+    {kF32, kBF16, kBF16, 256, 256, 64, false, true},
 };
 
 std::string Define(const char* name, uint32_t value) {
@@ -300,15 +311,16 @@ Variant Make(const Attention& a, bool mma, int sm,
                                   : std::min(size_t{tile_keys} * a.head_dim,
                                              size_t{4 * 16} * shape.threads);
     variant.dynamic_shared_bytes = shape.dynamic_shared_bytes;
-    // Caps need exponentials of their own.
-    const bool is_capped =
-        std::find(variant.options.begin(), variant.options.end(),
-                  define("KV_SOFTCAP", 1)) != variant.options.end();
-    variant.is_flagship = !is_capped && a.q_dtype == kBF16 && copies &&
-                          a.head_dim == kFlagship.head_dim &&
-                          a.window == kFlagship.window &&
-                          a.group == kFlagship.group && !a.paged && !a.ragged &&
-                          a.out == kSumOfGroup;
+    // Caps need exponentials of their own, and biases loads.
+    const auto has = [&](const char* option) {
+      return std::find(variant.options.begin(), variant.options.end(),
+                       define(option, 1)) != variant.options.end();
+    };
+    variant.is_flagship =
+        !has("KV_SOFTCAP") && !has("KV_BIAS") && a.q_dtype == kBF16 && copies &&
+        a.head_dim == kFlagship.head_dim && a.window == kFlagship.window &&
+        a.group == kFlagship.group && !a.paged && !a.ragged &&
+        a.out == kSumOfGroup;
     if (copies) {
       variant.n_copies = CeilDiv(tile_keys * a.head_dim / 8, shape.threads);
     }
@@ -333,6 +345,7 @@ Variant Make(const TensorAttention& a) {
           define("KV_V_DTYPE", a.v_dtype), define("KV_HEAD_DIM", k_dim),
           define("KV_V_DIM", v_dim), define("KV_ROW_WARPS", row_warps)}};
   if (a.token_groups) variant.options.push_back(define("KV_TOKEN_GROUPS", 1));
+  if (a.biases) variant.options.push_back(define("KV_BIAS", 1));
   const int element = AttendElement(a.k_dtype);
   const size_t q_parts = AttendParts(a.q_dtype, element);
   const size_t k_parts = AttendParts(a.k_dtype, element);
@@ -412,6 +425,7 @@ std::vector<Variant> VariantsFor(int sm) {
   for (const Reader& reader : Readers()) {
     variants.push_back({.module = reader.module,
                         .options = {Define("KV_DTYPES", reader.dtypes)}});
+    if (reader.biases) variants.back().options.push_back(Define("KV_BIAS", 1));
     if (!reader.token_groups) continue;
     variants.back().options.push_back(Define("KV_TOKEN_GROUPS", 1));
   }

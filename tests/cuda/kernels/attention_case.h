@@ -33,6 +33,7 @@ struct AttendCase {
   double dot_error = 0.0;
   double value_error = 0.0;
   double lost_weight = 0.0;
+  PlaneShape biases = {};  // with KV_BIAS
 
   uint32_t n_q_heads() const { return keys.n_heads * group; }
 };
@@ -40,6 +41,7 @@ struct AttendCase {
 struct AttendedLayer {
   CacheLayer keys;
   CacheLayer values;
+  CacheLayer biases;           // maybe none
   std::vector<float> queries;  // [query, q head, element]
   std::vector<uint8_t> stored_queries;
   std::vector<float> sinks;  // maybe none
@@ -55,6 +57,12 @@ inline AttendedLayer MakeLayer(const AttendCase& c, size_t l,
   layer.keys = MakeCacheLayer(c.keys, c.tokens, l, odd_keys, random);
   layer.values = MakeCacheLayer(c.values, c.tokens, l, odd, random, false,
                                 &layer.keys.tables);
+  if (c.biases.n_heads > 0) {
+    std::vector<float> hidden;
+    if (random.Below(2) == 0) hidden = {-INFINITY};
+    layer.biases = MakeCacheLayer(c.biases, c.tokens, l, hidden, random, false,
+                                  &layer.keys.tables);
+  }
   const size_t n_rows = size_t{c.n_q_heads()} * c.n_queries;
   layer.queries.resize(n_rows * c.keys.head_dim);
   const size_t bytes = c.q_dtype == cuda::kF32 ? 4 : 2;
@@ -106,8 +114,11 @@ inline cuda::AttendParams ParamsOf(const AttendCase& c,
   p.sums_are_shared = c.sums_are_shared;
   p.query_scale = c.cap == 0.0f ? c.scale * kLog2E : c.scale / c.cap;
   p.cap = c.cap * kLog2E;
+  const bool has_biases = c.biases.n_heads > 0;
+  if (has_biases) p.biases = c.biases.cache_rows().layout;
   for (size_t l = 0; l < layers.size(); ++l) {
     AttendedLayer& layer = layers[l];
+    if (has_biases) p.bias_bases[l] = Address(layer.biases.memory.data());
     p.layers[l] = {Address(layer.stored_queries.data()),
                    Address(layer.keys.memory.data()),
                    Address(layer.values.memory.data()),
@@ -162,6 +173,7 @@ inline void Compare(const AttendCase& c, const AttendedLayer& layer, size_t l,
         in.dot_error = c.dot_error;
         in.value_error = c.value_error;
         if (!layer.sinks.empty()) in.sink = &layer.sinks[g];
+        if (c.biases.n_heads > 0) in.biases = layer.biases.Row(c.biases, h, 0);
         oracle_attended want = {out.data(), tolerance.data(), 0.0,
                                 0.0,        weights.data(),   off.data()};
         oracle_attend(&in, &want);

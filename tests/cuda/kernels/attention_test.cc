@@ -93,6 +93,7 @@ void TestAttention() {
         random.Below(2) == 0,
         0.5f / std::sqrt(static_cast<float>(keys.head_dim)),
         random.Below(3) == 0 ? 6.0f : 0.0f};
+    if (KV_BIAS) c.biases = RandomBiases(keys, random);
     const uint32_t n_layers = is_long ? 1 : 1 + turn % 2;
     std::vector<float> odd;
     if (random.Below(3) == 0) odd = {NAN, INFINITY, -INFINITY};

@@ -110,6 +110,15 @@ inline CacheLayer MakeCacheLayer(const PlaneShape& s, const ListTable& tokens,
   return layer;
 }
 
+// Biases of slots, in the blocks of the keys.
+inline PlaneShape RandomBiases(const PlaneShape& keys, Random& random) {
+  PlaneShape biases =
+      RandomPlane(cuda::kF32, 1, keys.n_heads, keys.n_most, random);
+  biases.block_size = keys.block_size;
+  biases.table_heads = keys.table_heads;
+  return biases;
+}
+
 }  // namespace kvevict
 
 #endif  // KVEVICT_TESTS_CUDA_KERNELS_CACHE_LAYER_H_

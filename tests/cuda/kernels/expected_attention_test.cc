@@ -35,6 +35,7 @@ Queries DrawQueries(const PlaneShape& c, uint32_t group, bool spreads,
 
 oracle::ExpectedAttentionResult Expected(const PlaneShape& c,
                                          const CacheLayer& layer,
+                                         const float* biases,
                                          const Queries& queries, uint32_t group,
                                          uint32_t head, uint32_t n_tokens,
                                          const cuda::ExpectedParams& p) {
@@ -47,6 +48,7 @@ oracle::ExpectedAttentionResult Expected(const PlaneShape& c,
   in.scale = p.scale;
   const float* const keys = layer.Row(c, head, 0);
   in.keys.assign(keys, keys + n_tokens * dim);
+  if (biases != nullptr) in.biases.assign(biases, biases + n_tokens);
   for (size_t q = size_t{head} * group; q < (head + size_t{1}) * group; ++q) {
     const float* const mean = &queries.mean[q * (dim + kGap)];
     in.mean.insert(in.mean.end(), mean, mean + dim);
@@ -64,12 +66,15 @@ void Check(const PlaneShape& c, bool has_counts, Random& random,
   const uint32_t n_layers = 1 + turn % 2;
   const uint32_t group = 1 + random.Below(3);
   const bool spreads = random.Below(3) > 0;
-  std::vector<CacheLayer> layers;
+  const PlaneShape like_biases = RandomBiases(c, random);
+  std::vector<CacheLayer> layers, biases;
   std::vector<Queries> queries;
   std::vector<std::vector<float>> rows;
   for (size_t l = 0; l < n_layers; ++l) {
     tokens.AddLayer(0, 1 + random.Below(kMost), random);
     layers.push_back(MakeCacheLayer(c, tokens, l, {}, random));
+    biases.push_back(MakeCacheLayer(like_biases, tokens, l, {}, random, false,
+                                    &layers[l].tables));
     queries.push_back(DrawQueries(c, group, spreads, random));
     rows.emplace_back(size_t{c.n_heads} * group * layers[l].n_tokens, kGuard);
   }
@@ -82,7 +87,9 @@ void Check(const PlaneShape& c, bool has_counts, Random& random,
   p.n_sink = random.Below(5);
   p.scale = 0.5f / std::sqrt(static_cast<float>(c.head_dim));
   p.half_square = p.scale * p.scale * 0.5f;
+  p.biases = like_biases.cache_rows().layout;
   for (size_t l = 0; l < n_layers; ++l) {
+    p.bias_bases[l] = Address(biases[l].memory.data());
     p.layers[l] = {Address(layers[l].memory.data()),
                    Address(layers[l].tables.data()),
                    Address(queries[l].mean.data()),
@@ -100,8 +107,9 @@ void Check(const PlaneShape& c, bool has_counts, Random& random,
     const uint32_t n = layers[l].n_tokens;
     for (uint32_t h = 0; h < c.n_heads; ++h) {
       const uint32_t n_held = tokens.Of(l, h);
-      const oracle::ExpectedAttentionResult expected =
-          Expected(c, layers[l], queries[l], group, h, n_held, p);
+      const oracle::ExpectedAttentionResult expected = Expected(
+          c, layers[l], KV_BIAS ? biases[l].Row(like_biases, h, 0) : nullptr,
+          queries[l], group, h, n_held, p);
       for (uint32_t i = 0; i < group * n; ++i) {
         const float got = rows[l][size_t{h} * group * n + i];
         const uint32_t t = i % n;

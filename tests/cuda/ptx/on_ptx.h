@@ -59,7 +59,7 @@ std::vector<std::string> Defines(
         KV_PTX_PAIR("KV_PART", KV_PART), KV_PTX_PAIR("KV_CHUNKS", KV_CHUNKS), \
         KV_PTX_PAIR("KV_SPREAD", KV_SPREAD),                                  \
         KV_PTX_PAIR("KV_SOFTCAP", KV_SOFTCAP),                                \
-        KV_PTX_PAIR("KV_SINKS", KV_SINKS),                                    \
+        KV_PTX_PAIR("KV_SINKS", KV_SINKS), KV_PTX_PAIR("KV_BIAS", KV_BIAS),   \
         KV_PTX_PAIR("KV_MEASURE", KV_MEASURE),                                \
         KV_PTX_PAIR("KV_V_DTYPE", KV_V_DTYPE),                                \
         KV_PTX_PAIR("KV_V_DIM", KV_V_DIM),                                    \

@@ -59,6 +59,7 @@ std::vector<float> RowLse(const AttentionVariant& v,
         if (in.softcap != 0.0f) {
           logits[j] = in.softcap * std::tanh(logits[j] / in.softcap);
         }
+        if (!in.biases.empty()) logits[j] += in.biases[j];
       }
       const double highest =
           logits.empty() ? -std::numeric_limits<double>::infinity()
@@ -116,6 +117,9 @@ AttentionLayer RandomLayer(const AttentionVariant& v, uint32_t n_kv_heads,
       in.sinks.resize(size_t{v.group} * v.logit_heads);
       for (float& sink : in.sinks) sink = 3.0f * random.Gaussian();
     }
+    for (uint32_t j = 0; (v.rows & kBias) != 0 && j < in.n_tokens; ++j) {
+      in.biases.push_back(2.0f * random.Gaussian());
+    }
     const uint32_t n_query_rows = v.group * v.logit_heads * in.window;
     in.queries.resize(size_t{n_query_rows} * v.head_dim);
     in.keys.resize(size_t{in.n_tokens} * v.head_dim);
@@ -167,7 +171,7 @@ std::vector<std::vector<float>> RunAttention(
   const auto n_kv_heads = static_cast<uint32_t>(layers[0].size());
   std::vector<Rows> queries;
   std::vector<Keys> keys;
-  std::vector<std::vector<float>> lse, sinks;
+  std::vector<std::vector<float>> lse, sinks, biases;
   std::vector<std::vector<float>> scores;
   std::vector<uint32_t> lengths;  // {stored, something else} per layer and head
   uint32_t longest = 0;
@@ -186,6 +190,8 @@ std::vector<std::vector<float>> RunAttention(
     for (const oracle::WindowAttentionInput& in : layers[i]) {
       sinks[i].insert(sinks[i].end(), in.sinks.begin(), in.sinks.end());
     }
+    biases.push_back(StoreBiases(layers[i], keys[i], v.paged, layout));
+    p.bias_bases[i] = AddressOf(biases[i]);
     lse.push_back(has_lse ? RowLse(v, layers[i], layout)
                           : std::vector<float>());
     const uint32_t n_tokens = layers[i][0].n_tokens;
@@ -213,6 +219,13 @@ std::vector<std::vector<float>> RunAttention(
   p.keys = {keys[0].rows.row_stride,         keys[0].rows.head_stride,
             keys[0].rows.element_stride,     v.paged ? keys[0].block_stride : 0,
             v.paged ? layout.block_size : 0, keys[0].table_head_stride};
+  const int64_t bias_row = 4 * int64_t{n_kv_heads};
+  p.biases = {bias_row,
+              4,
+              0,
+              v.paged ? bias_row * layout.block_size : 0,
+              p.keys.block_size,
+              p.keys.table_head_stride};
   const uint32_t block = v.paged ? layout.block_size : longest;
   p.scale = BesideHeads(numbers.scales, block);
   p.minimum = BesideHeads(numbers.minima, block);

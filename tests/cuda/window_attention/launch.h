@@ -26,7 +26,8 @@ enum AttentionRows : uint32_t {
   kMeasureDynamics = 64,
   kMeasureEnds = 128,
   kSoftcap = 256,
-  kSinks = 512
+  kSinks = 512,
+  kBias = 1024
 };
 
 // A row of mma_variants.inc, fma_variants.inc or few_variants.inc.

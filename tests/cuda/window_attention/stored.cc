@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 namespace kvevict::cuda {
@@ -248,6 +249,27 @@ Keys StoreKeys(const AttentionVariant& v, const AttentionLayer& layer,
   }
   keys.table.resize(keys.table.size() - (v.paged ? 1 : 0));
   return keys;
+}
+
+std::vector<float> StoreBiases(const AttentionLayer& layer, const Keys& keys,
+                               bool paged, const AttentionLayout& layout) {
+  std::vector<float> stored;
+  const auto n_heads = static_cast<uint32_t>(layer.size());
+  for (uint32_t h = 0; h < n_heads; ++h) {
+    for (uint32_t t = 0; t < layer[h].biases.size(); ++t) {
+      const uint32_t block = paged ? t / layout.block_size : 0;
+      const size_t row =
+          paged ? size_t(keys.Block(h, block)) * layout.block_size +
+                      t % layout.block_size
+                : t;
+      const size_t at = row * n_heads + h;
+      if (at >= stored.size()) {
+        stored.resize(at + 1, std::numeric_limits<float>::quiet_NaN());
+      }
+      stored[at] = layer[h].biases[t];
+    }
+  }
+  return stored;
 }
 
 }  // namespace kvevict::cuda

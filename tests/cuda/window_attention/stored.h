@@ -54,6 +54,11 @@ struct Keys {
 Keys StoreKeys(const AttentionVariant& v, const AttentionLayer& layer,
                const AttentionLayout& layout, const KeyNumbers& numbers);
 
+// Biases of a layer's slots, in the blocks of the keys, those of a slot's heads side
+// by side; none if the layer has none.
+std::vector<float> StoreBiases(const AttentionLayer& layer, const Keys& keys,
+                               bool paged, const AttentionLayout& layout);
+
 }  // namespace kvevict::cuda
 
 #endif  // KVEVICT_TESTS_CUDA_WINDOW_ATTENTION_STORED_H_
