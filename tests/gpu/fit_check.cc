@@ -270,6 +270,36 @@ void CheckBiases(const Gpu& gpu, Report* report) {
   }
 }
 
+// Rows that a paged cache appends would need biases of 0.
+void CheckPagedBiases(const Gpu& gpu, Report* report) {
+  const ContextHandle context = CreateContext(gpu.ContextOptions());
+  kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
+  layer.n_q_heads = layer.n_kv_heads = 1;
+  layer.k_head_dim = layer.v_head_dim = 8;
+  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+  geometry.n_layers = 1;
+  geometry.max_tokens = 64;
+  geometry.layers = &layer;
+  geometry.layers_len = 1;
+  kvevict_policy* policy = nullptr;
+  Check(kvevict_policy_create("keydiff:reference=4,fit=bias-values", &policy));
+  kvevict_plan* plan = nullptr;
+  Check(kvevict_plan_create(context.get(), &geometry, policy, nullptr, &plan));
+  kvevict_policy_destroy(policy);
+  kvevict_paged_cache_options options = KVEVICT_PAGED_CACHE_OPTIONS_INIT;
+  options.n_blocks = 8;
+  options.block_size = 8;
+  size_t n_bytes = 0;
+  kvevict_paged_cache* cache = nullptr;
+  for (const kvevict_status status :
+       {kvevict_paged_cache_bytes(plan, &options, &n_bytes),
+        kvevict_paged_cache_create(plan, &options, &cache)}) {
+    ExpectFailure(status, KVEVICT_ERROR_UNSUPPORTED,
+                  {"bias-values", "CUDA", "paged"}, report);
+  }
+  kvevict_plan_destroy(plan);
+}
+
 }  // namespace
 
 void CheckFits(const Gpu& gpu, const Effort& effort, Report* report) {
@@ -301,6 +331,8 @@ void CheckFits(const Gpu& gpu, const Effort& effort, Report* report) {
                   [&] { CheckFit(gpu, policy, most_bias, effort, report); });
   }
   report->Check("fit: biases", [&] { CheckBiases(gpu, report); });
+  report->Check("fit: biases of paged caches",
+                [&] { CheckPagedBiases(gpu, report); });
 }
 
 }  // namespace kvevict::gpu
