@@ -64,14 +64,17 @@ KV_DEVICE double GramTimes(const FitHead& my, uint32_t i,
   return SumOverWarp(sum);
 }
 
-// A block's sum of what its threads have. 2 KiB shared.
+// A block's sum of what its threads have, once all are done with the last one.
 KV_DEVICE double SumOverBlock(double* parts, double part) {
-  BlockSync();
   parts[threadIdx.x] = part;
   BlockSync();
   double sum = 0.0;
   for (uint32_t k = 0; k < kFitThreads; ++k) sum += parts[k];
   return sum;
+}
+
+KV_DEVICE bool AnyOverBlock(double* parts, bool v) {
+  return SumOverBlock(parts, v ? 1.0 : 0.0) != 0.0;
 }
 
 KV_DEVICE double Between(double from, double to, double step) {
@@ -132,12 +135,15 @@ struct FitStep {
   // its slope says.
   KV_DEVICE double Find(double* parts) const {
     constexpr int kMostHalvings = 30;
+    BlockSync();
     const double begin = SumOverBlock(parts, DualAt(0.0));
+    BlockSync();
     const double slope = SumOverBlock(parts, SlopeOfDual());
     const double slack = 1e-13 * (begin < 0.0 ? -begin : begin);
     double step = 1.0;
     for (int i = 0; i < kMostHalvings; ++i, step *= 0.5) {
       const double most = begin + 1e-4 * step * slope + slack;
+      BlockSync();
       if (SumOverBlock(parts, DualAt(step)) <= most) break;
     }
     return step;
@@ -285,13 +291,15 @@ KV_KERNEL(fit_step, FitParams, kFitThreads, 1) {
   FitStep::ForEach(my.t, [&](uint32_t i) {
     is_odd = is_odd || !IsFinite(LoadDouble(my.next_wanted, i));
   });
-  if (BlockAny(is_odd)) {
+  if (AnyOverBlock(parts, is_odd)) {
     if (threadIdx.x == 0) my.SetState(kFitFailed);
     return;
   }
   const double step = p.first == 0 ? 1.0 : all.Find(parts);
   all.Move(step);
-  const bool changes = BlockAny(all.Hold());
+  const bool changed = all.Hold();
+  BlockSync();
+  const bool changes = AnyOverBlock(parts, changed);
   if (!changes && step == 1.0 && threadIdx.x == 0) my.SetState(kFitSettled);
 }
 
