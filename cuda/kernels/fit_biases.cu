@@ -141,6 +141,7 @@ struct FitStep {
     const double slope = SumOverBlock(parts, SlopeOfDual());
     const double slack = 1e-13 * (begin < 0.0 ? -begin : begin);
     double step = 1.0;
+#pragma unroll 1
     for (int i = 0; i < kMostHalvings; ++i, step *= 0.5) {
       const double most = begin + 1e-4 * step * slope + slack;
       BlockSync();
