@@ -1,8 +1,9 @@
-// Fits values to queries, layer by layer: what queries read from all rows is
-// attention, and the rest are launches of its own.
+// Fits biases and values to queries, layer by layer. What queries read from all
+// rows is attention; with biases, and for the rest, there are launches of its own.
 #include <algorithm>
 
 #include "core/dtype.h"
+#include "core/kernels/fit_values.h"
 #include "core/policy/policy.h"
 #include "core/signals/signal_inputs.h"
 #include "core/view/view.h"
@@ -24,7 +25,8 @@ struct Parts {
   uint64_t n;  // queries of a KV head
   uint64_t n_unknowns;
   size_t queries, reads, references, inverses, residuals, matrix, weights,
-      failed, attention;
+      state, gram, masses, point, wanted, next_wanted, held, bias_ridges,
+      attention;
   CheckedSize end{0};
 
   Parts(const kvevict_layer_geometry& g, const Policy& policy,
@@ -40,7 +42,15 @@ struct Parts {
     residuals = Add(heads * n, g.v_head_dim, kF64);
     matrix = Add(heads * n_unknowns, n_unknowns + g.v_head_dim, kF64);
     weights = Add(heads * n_unknowns, kFitRows, kF32);
-    failed = Add(heads, 1, sizeof(uint32_t));
+    state = Add(heads, 1, sizeof(uint32_t));
+    const uint64_t fitted = FitsBiases(policy) ? heads : 0;
+    gram = Add(fitted * n_unknowns, n_unknowns + 1, kF64);
+    masses = Add(fitted * n, 1, kF64);
+    point = Add(fitted * n_unknowns, 1, kF64);
+    wanted = Add(fitted * n_keep, 1, kF64);
+    next_wanted = Add(fitted * n_keep, 1, kF64);
+    held = Add(fitted * n_keep, 1, kF64);
+    bias_ridges = Add(fitted, 1, kF64);
     attention = end.value();
   }
 
@@ -51,6 +61,10 @@ struct Parts {
     return at;
   }
 };
+
+const kvevict_plane* BiasesOf(const kvevict_view& view) {
+  return FindRole(view, KVEVICT_ROLE_BIAS);
+}
 
 // Rows of f32 [n_q_heads, n_queries, dim].
 kvevict_plane Packed(uint64_t data, uint32_t dim, uint32_t n_queries) {
@@ -100,6 +114,10 @@ FitParams ParamsOf(const FitArgs& args, size_t i, const Parts& parts) {
   p.values = RowsOf(*job.view, job.view->v);
   p.key_base = BaseOf(job.view->k);
   p.value_base = BaseOf(job.view->v);
+  if (const kvevict_plane* const biases = BiasesOf(*job.view)) {
+    p.biases = LayoutOf(*job.view, *biases);
+    p.bias_base = BaseOf(*biases);
+  }
   p.block_table = AddressOf(job.view->block_table);
   p.keep = AddressOf(job.keep.slots);
   p.tokens = Counts(job.tokens).table();
@@ -120,7 +138,16 @@ FitParams ParamsOf(const FitArgs& args, size_t i, const Parts& parts) {
   p.residuals = scratch + parts.residuals;
   p.matrix = scratch + parts.matrix;
   p.weights = scratch + parts.weights;
-  p.failed = scratch + parts.failed;
+  p.state = scratch + parts.state;
+  if (FitsBiases(args.policy)) {
+    p.gram = scratch + parts.gram;
+    p.masses = scratch + parts.masses;
+    p.point = scratch + parts.point;
+    p.wanted = scratch + parts.wanted;
+    p.next_wanted = scratch + parts.next_wanted;
+    p.held = scratch + parts.held;
+    p.bias_ridges = scratch + parts.bias_ridges;
+  }
   p.ridge = args.policy.fit_ridge;
   p.n_tokens = job.tokens.most;
   p.n_keep = job.keep.count.most;
@@ -136,6 +163,114 @@ FitParams ParamsOf(const FitArgs& args, size_t i, const Parts& parts) {
   return p;
 }
 
+// The launches of one layer.
+class LayerFit {
+ public:
+  LayerFit(const Context& context, Stream stream, const FitParams& p,
+           uint32_t n_kv_heads)
+      : context_(context),
+        stream_(stream),
+        p_(p),
+        heads_(n_kv_heads),
+        n_(p.group * p.n_queries) {}
+
+  // What the queries read, from all rows.
+  Status BringQueries() { return OnQueries(KernelId::fit_queries); }
+  Status ReadAll() { return OnQueries(KernelId::fit_read_all); }
+
+  // Changes the biases. As many steps as the CPU takes at most are queued; those
+  // of a head that is settled do nothing.
+  Status FitBiases() {
+    const FitParams values = p_;
+    p_.v_dim = 1;
+    p_.residuals = p_.masses;
+    KV_RETURN_IF_ERROR(AddUp(p_.gram, std::max(n_, p_.n_keep)));
+    KV_RETURN_IF_ERROR(OnHeads(KernelId::fit_ridge));
+    p_.ridge = 0.0;  // fit_hold adds it
+    p_.only_slots = 1;
+    for (uint32_t step = 0; step <= kMostBiasSteps; ++step) {
+      if (step > 0 && p_.n_keep > n_) {
+        KV_RETURN_IF_ERROR(AddUp(p_.gram, p_.n_keep));
+      }
+      KV_RETURN_IF_ERROR(OnTiles(KernelId::fit_hold));
+      KV_RETURN_IF_ERROR(Solve());
+      KV_RETURN_IF_ERROR(
+          ForKept(KernelId::fit_next, {kFitRows / kFitWarps, heads_, 1}));
+      p_.first = step;
+      KV_RETURN_IF_ERROR(OnHeads(KernelId::fit_step));
+    }
+    KV_RETURN_IF_ERROR(Launch(KernelId::fit_biases,
+                              BlocksFor(p_.n_keep, kFitThreads), heads_, 1));
+    p_ = values;
+    return Status();
+  }
+
+  Status FitValues() {
+    p_.held = 0;
+    KV_RETURN_IF_ERROR(OnQueries(KernelId::fit_read));
+    KV_RETURN_IF_ERROR(AddUp(p_.matrix, std::max(n_, p_.n_keep)));
+    KV_RETURN_IF_ERROR(Solve());
+    p_.only_slots = 1;
+    return ForKept(KernelId::fit_change,
+                   {BlocksFor(p_.v_dim, 32), kFitRows / kFitTile, heads_});
+  }
+
+ private:
+  struct Grid {
+    uint32_t x, y, z;
+  };
+
+  Status Launch(KernelId kernel, uint32_t x, uint32_t y, uint32_t z) const {
+    return cuda::Launch(context_, stream_, kernel, {x, y, z, kFitThreads}, p_);
+  }
+  Status OnQueries(KernelId kernel) const {
+    return Launch(kernel, BlocksFor(n_, kFitWarps), heads_, 1);
+  }
+  Status OnHeads(KernelId kernel) const { return Launch(kernel, heads_, 1, 1); }
+  Status OnTiles(KernelId kernel) const {
+    return Launch(kernel, FitTiles(p_.n_unknowns, p_.v_dim), heads_, 1);
+  }
+  Status FindWeights() const {
+    return Launch(KernelId::fit_weights, BlocksFor(p_.n_unknowns, kFitTile),
+                  kFitRows / kFitTile, heads_);
+  }
+
+  // Adds up the products of `n_rows` rows of weights in a matrix.
+  Status AddUp(uint64_t matrix, uint32_t n_rows) {
+    const uint64_t before = p_.matrix;
+    p_.matrix = matrix;
+    for (p_.first = 0; p_.first < n_rows; p_.first += kFitRows) {
+      KV_RETURN_IF_ERROR(FindWeights());
+      KV_RETURN_IF_ERROR(OnTiles(KernelId::fit_sums));
+    }
+    p_.matrix = before;
+    return Status();
+  }
+  Status Solve() {
+    for (p_.first = 0; p_.first < p_.n_unknowns; p_.first += kFitTile) {
+      KV_RETURN_IF_ERROR(OnHeads(KernelId::fit_panel));
+      if (p_.first + kFitTile >= p_.n_unknowns) break;
+      KV_RETURN_IF_ERROR(OnTiles(KernelId::fit_update));
+    }
+    return Launch(KernelId::fit_solve, BlocksFor(p_.v_dim, 32), heads_, 1);
+  }
+  // Launches a kernel for the kept rows, kFitRows at a time, with their weights
+  // if some unknowns are queries.
+  Status ForKept(KernelId kernel, const Grid& grid) {
+    for (p_.first = 0; p_.first < p_.n_keep; p_.first += kFitRows) {
+      if (p_.n_keep > n_) KV_RETURN_IF_ERROR(FindWeights());
+      KV_RETURN_IF_ERROR(Launch(kernel, grid.x, grid.y, grid.z));
+    }
+    return Status();
+  }
+
+  const Context& context_;
+  const Stream stream_;
+  FitParams p_;
+  const uint32_t heads_;
+  const uint32_t n_;  // queries of a KV head
+};
+
 Status RunLayer(const Context& context, Stream stream, const FitArgs& args,
                 size_t i) {
   const MoveJob& job = args.rows[i];
@@ -144,45 +279,20 @@ Status RunLayer(const Context& context, Stream stream, const FitArgs& args,
   KV_RETURN_IF_ERROR(
       CheckKeepLists(context, stream, job, KeepOrder::kAscending, "keep"));
   const Parts parts(args.layer, args.policy, n_keep);
-  const uint32_t heads = args.layer.n_kv_heads;
-  const auto n = static_cast<uint32_t>(parts.n);
-  FitParams p = ParamsOf(args, i, parts);
-  const auto launch = [&](KernelId kernel, uint32_t x, uint32_t y, uint32_t z) {
-    return Launch(context, stream, kernel, {x, y, z, kFitThreads}, p);
-  };
-  KV_RETURN_IF_ERROR(
-      launch(KernelId::fit_queries, BlocksFor(n, kFitWarps), heads, 1));
+  const FitParams p = ParamsOf(args, i, parts);
+  LayerFit fit(context, stream, p, args.layer.n_kv_heads);
+  KV_RETURN_IF_ERROR(fit.BringQueries());
+  if (p.bias_base != 0) {
+    KV_RETURN_IF_ERROR(fit.ReadAll());
+    if (FitsBiases(args.policy)) KV_RETURN_IF_ERROR(fit.FitBiases());
+    return fit.FitValues();
+  }
   const AttendJob reading = ReadingOf(
       args, *job.view, job.tokens, args.queries[i].sinks, p.queries, p.reads);
   KV_RETURN_IF_ERROR(kOp_attend(
       context, stream,
       {Jobs<AttendJob>(reading), args.scratch.subspan(parts.attention)}));
-  KV_RETURN_IF_ERROR(
-      launch(KernelId::fit_read, BlocksFor(n, kFitWarps), heads, 1));
-  const uint32_t across = BlocksFor(p.n_unknowns, kFitTile);
-  const uint32_t tiles = FitTiles(p.n_unknowns, p.v_dim);
-  for (p.first = 0; p.first < std::max(n, n_keep); p.first += kFitRows) {
-    KV_RETURN_IF_ERROR(
-        launch(KernelId::fit_weights, across, kFitRows / kFitTile, heads));
-    KV_RETURN_IF_ERROR(launch(KernelId::fit_sums, tiles, heads, 1));
-  }
-  for (p.first = 0; p.first < p.n_unknowns; p.first += kFitTile) {
-    KV_RETURN_IF_ERROR(launch(KernelId::fit_panel, heads, 1, 1));
-    if (p.first + kFitTile >= p.n_unknowns) break;
-    KV_RETURN_IF_ERROR(launch(KernelId::fit_update, tiles, heads, 1));
-  }
-  const uint32_t columns = BlocksFor(p.v_dim, 32);
-  KV_RETURN_IF_ERROR(launch(KernelId::fit_solve, columns, heads, 1));
-  p.only_slots = 1;
-  for (p.first = 0; p.first < n_keep; p.first += kFitRows) {
-    if (n_keep > n) {
-      KV_RETURN_IF_ERROR(
-          launch(KernelId::fit_weights, across, kFitRows / kFitTile, heads));
-    }
-    KV_RETURN_IF_ERROR(
-        launch(KernelId::fit_change, columns, kFitRows / kFitTile, heads));
-  }
-  return Status();
+  return fit.FitValues();
 }
 
 Status Run(const Context& context, Stream stream, const FitArgs& args) {
@@ -195,6 +305,10 @@ Status Run(const Context& context, Stream stream, const FitArgs& args) {
 // Before there are keep lists and scratch.
 Status Check(const Context& context, Stream stream, const FitArgs& args) {
   for (const ScoreJob& job : args.queries) {
+    if (BiasesOf(*job.view) != nullptr) {
+      KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::fit_biases));
+      continue;
+    }
     const AttendJob reading = ReadingOf(args, *job.view, job.tokens, job.sinks,
                                         kAlignment, kAlignment);
     KV_RETURN_IF_ERROR(

@@ -479,7 +479,7 @@ func (p *Policy) SetMergeFraction(value float64) error { return p.setNumber("mer
 // destinations. It is for broad answers such as summaries, and can lose single facts:
 // docs/policies/fitting.md (Attention Matching, arXiv:2602.16284). bias-values first fits a
 // bias of each slot, f32 in the view's companion of that role, which the engine's attention
-// adds to the slot's logits. CUDA does not fit biases.
+// adds to the slot's logits.
 func (p Policy) Fit() (string, error) { return p.word("fit") }
 
 // SetFit sets what Fit returns.

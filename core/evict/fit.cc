@@ -53,8 +53,6 @@ Status CheckCanFit(const EvictCall& call) {
     const PlanLayer& of_plan = call.plan.layer(layer.layer);
     const Status status = call.plan.CheckCanRewrite(of_plan);
     if (!status.ok()) return Prefixed(status, "layer %u: ", of_plan.number);
-    KV_RETURN_IF_ERROR(
-        CheckBiases(call.views()[layer.layer], call.backend().on_host));
     if (FitsBiases(call.policy)) {
       KV_RETURN_IF_ERROR(CheckHasBiases(call, layer.layer));
     }

@@ -44,7 +44,7 @@ class BiasFitter {
     if (!SolveNext()) return false;
     double step = 1.0;
     Move(step);
-    for (int round = 0; round < kMostRounds; ++round) {
+    for (uint32_t round = 0; round < kMostBiasSteps; ++round) {
       if (HoldSlots() && step == 1.0) break;
       if (!SolveNext()) return false;
       step = FindStep();
@@ -58,8 +58,6 @@ class BiasFitter {
   }
 
  private:
-  // A few are enough.
-  static constexpr int kMostRounds = 50;
   static constexpr int kMostHalvings = 30;
 
   double Cut(double x) const { return std::clamp(x, least_, most_); }

@@ -15,6 +15,8 @@ inline constexpr uint32_t kMostFitQueries = 4096;
 
 // Biases change by this much at most.
 inline constexpr double kMostBiasChange = 3.0;
+// Newton steps after the first that find them, at most. A few are enough.
+inline constexpr uint32_t kMostBiasSteps = 50;
 
 struct FitValues {
   // All queries and all n_tokens rows of one KV head. The values of kept rows

@@ -70,9 +70,6 @@ Status Plan::CheckCanRewrite(const PlanLayer& layer) const {
 
 Status Plan::CheckFitRows() const {
   if (!FitsValues(policy_)) return Status();
-  if (FitsBiases(policy_) && !context().backend().on_host) {
-    return Unsupported("policy: fit bias-values: CUDA does not fit biases");
-  }
   for (const PlanLayer& layer : layers_) {
     const uint32_t group = layer.geometry.n_q_heads / layer.geometry.n_kv_heads;
     const uint64_t n = uint64_t{group} * FitRows(policy_);

@@ -141,9 +141,6 @@ RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
 // One head's biases, f32 by slot. base nullptr: the view has none.
 RowSource HeadBiases(const kvevict_view& view, uint32_t head);
 
-// Checks that a device can read a valid view's biases, if there are any.
-Status CheckBiases(const kvevict_view& view, bool on_host);
-
 // Whether groups of tokens share scales or minima, for K and V of a valid view.
 RowChange GroupedRows(const kvevict_view& view);
 

@@ -249,13 +249,6 @@ uint32_t FirstRecent(const kvevict_view& view) {
   return UINT32_MAX;
 }
 
-Status CheckBiases(const kvevict_view& view, bool on_host) {
-  if (!kHasBiases || on_host || FindRole(view, KVEVICT_ROLE_BIAS) == nullptr) {
-    return Status();
-  }
-  return Unsupported("companions: one has role bias, which CUDA does not read");
-}
-
 RowChange GroupedRows(const kvevict_view& view) {
   const auto is_grouped = [&](kvevict_role role) {
     const kvevict_plane* const scale = FindRole(view, role);

@@ -64,7 +64,7 @@ constexpr unsigned kFullWarp = 0xffffffffu;
 
 template <class T>
 KV_DEVICE T ShuffleXor(T v, unsigned lane_mask) {
-  static_assert(sizeof(T) == 4);
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
   return __shfl_xor_sync(kFullWarp, v, static_cast<int>(lane_mask));
 }
 // Lanes below `delta` keep their own value.

@@ -8,129 +8,9 @@
 // sum is fixed.
 #include "fit_values.h"
 
-#include "cache_rows.cuh"
-#include "counts.cuh"
-#include "device.cuh"
-#include "tanh.cuh"
+#include "fit_head.cuh"
 
 namespace kvevict::cuda {
-
-namespace {
-
-constexpr float kLog2E = 1.44269504088896340736f;
-constexpr uint32_t kEach = kFitTile / kFitWarps;  // rows of a tile, per warp
-
-KV_DEVICE double LoadDouble(uint64_t base, uint64_t i) {
-  return LoadGlobal<double>(base + i * sizeof(double));
-}
-KV_DEVICE void StoreDouble(uint64_t base, uint64_t i, double v) {
-  StoreGlobal(base + i * sizeof(double), v);
-}
-KV_DEVICE float LoadFloat(uint64_t base, uint64_t i) {
-  return LoadGlobal<float>(base + i * sizeof(float));
-}
-
-// A KV head, and its part of the scratch.
-struct FitHead {
-  const FitParams& p;
-  uint32_t head;
-  uint32_t n;     // queries
-  uint32_t t;     // rows that stay
-  bool is_idle;   // nothing is lost, or nothing stays
-  bool by_slots;  // the unknowns are queries
-  uint32_t n_unknowns;
-  uint64_t keep;
-  uint64_t matrix;
-  uint64_t residuals;
-  uint64_t weights;
-
-  KV_DEVICE FitHead(const FitParams& params, uint32_t h) : p(params), head(h) {
-    const uint32_t list = p.n_lists == 1 ? 0 : h;
-    n = p.group * p.n_queries;
-    t = CountOf(p.counts, 0, list, p.n_keep);
-    is_idle = t == 0 || t >= CountOf(p.tokens, 0, h, p.n_tokens);
-    by_slots = t > n;
-    n_unknowns = by_slots ? n : t;
-    keep = p.keep + uint64_t{list} * p.keep_stride * sizeof(int32_t);
-    matrix = p.matrix + uint64_t{h} * p.n_unknowns * width() * sizeof(double);
-    residuals = p.residuals + uint64_t{h} * n * p.v_dim * sizeof(double);
-    weights = p.weights + uint64_t{h} * kFitRows * p.n_unknowns * sizeof(float);
-  }
-  // Elements of a row of the matrix and its right-hand side.
-  KV_DEVICE uint32_t width() const { return p.n_unknowns + p.v_dim; }
-  KV_DEVICE uint64_t RowAt(uint32_t i) const {
-    return matrix + uint64_t{i} * width() * sizeof(double);
-  }
-  KV_DEVICE uint32_t SlotOf(uint32_t i) const {
-    return LoadGlobal<uint32_t>(keep + uint64_t{i} * sizeof(int32_t));
-  }
-  // Rows of X, or of X'.
-  KV_DEVICE uint32_t n_rows() const { return by_slots ? t : n; }
-  KV_DEVICE float Query(uint32_t i, uint32_t e) const {
-    return LoadFloat(p.queries, (uint64_t{head} * n + i) * p.k_dim + e);
-  }
-  KV_DEVICE CacheRow KeyRow(uint32_t i) const {
-    return FindRow(p.keys, p.key_base, p.block_table, head, SlotOf(i));
-  }
-  KV_DEVICE CacheRow ValueRow(uint32_t i) const {
-    return FindRow(p.values, p.value_base, p.block_table, head, SlotOf(i));
-  }
-  KV_DEVICE bool HasFailed() const {
-    return LoadGlobal<uint32_t>(p.failed + head * sizeof(uint32_t)) != 0;
-  }
-};
-
-// The logit, in base 2, of the product of a query and a key.
-KV_DEVICE float LogitOf(const FitParams& p, float product) {
-  const float x = product * p.query_scale;
-  return p.cap == 0.0f ? x : p.cap * Tanh(x);
-}
-
-KV_DEVICE float Element(const CacheRows& rows, const CacheRow& row,
-                        uint32_t e) {
-  float v = 0.0f;
-  WithDType(rows.dtype, [&](auto tag) {
-    v = LoadElement(tag, rows, row, FindElement(tag, rows, e));
-  });
-  return v;
-}
-
-// The logit of a warp's query and kept row i; every lane has it.
-KV_DEVICE float WarpLogit(const FitHead& my, uint32_t query, uint32_t i) {
-  const FitParams& p = my.p;
-  const CacheRow row = my.KeyRow(i);
-  float sum = 0.0f;
-  WithDType(p.keys.dtype, [&](auto tag) {
-    for (uint32_t e = threadIdx.x % 32; e < p.k_dim; e += 32) {
-      sum =
-          Fma(my.Query(query, e),
-              LoadElement(tag, p.keys, row, FindElement(tag, p.keys, e)), sum);
-    }
-  });
-  return LogitOf(p, SumOverLanes(sum, 32));
-}
-
-// The tile of a block: rows from i on, of a warp kEach, and a column per lane,
-// of the matrix or, behind the last, of the right-hand side.
-struct Tile {
-  uint32_t i;
-  uint32_t j;
-  bool is_right;
-  bool is_lower;  // below the diagonal
-
-  KV_DEVICE explicit Tile(const FitParams& p) {
-    const uint32_t n = (p.n_unknowns + kFitTile - 1) / kFitTile;
-    const uint32_t across = n + (p.v_dim + kFitTile - 1) / kFitTile;
-    const uint32_t row = blockIdx.x / across;
-    const uint32_t column = blockIdx.x % across;
-    is_right = column >= n;
-    is_lower = column < row;
-    i = row * kFitTile + threadIdx.x / 32 * kEach;
-    j = (is_right ? column - n : column) * kFitTile + threadIdx.x % 32;
-  }
-};
-
-}  // namespace
 
 // Grid (n / kFitWarps, n_kv_heads). A warp copies a query as f32.
 KV_KERNEL(fit_queries, FitParams, kFitThreads, 2) {
@@ -158,66 +38,23 @@ KV_KERNEL(fit_queries, FitParams, kFitThreads, 2) {
 // once for the softmax and once for each 128 elements of values. Writes what the
 // query reads from all rows, less what it reads from these.
 KV_KERNEL(fit_read, FitParams, kFitThreads, 2) {
-  constexpr uint32_t kPerLane = 4;
   const FitHead my(p, blockIdx.y);
   const uint32_t query = blockIdx.x * kFitWarps + threadIdx.x / 32;
-  const uint32_t lane = threadIdx.x % 32;
-  if (blockIdx.x == 0 && threadIdx.x == 0) {
-    StoreGlobal(p.failed + my.head * sizeof(uint32_t), 0u);
-  }
+  if (blockIdx.x == 0 && threadIdx.x == 0) my.SetState(kFitRuns);
   if (my.is_idle || query >= my.n) return;
-  const float lowest = -ToFloat<kF32>(kInfinityBits);
-  float reference = lowest;
-  float sum = 0.0f;
-  for (uint32_t i = 0; i < my.t; ++i) {
-    const float x = WarpLogit(my, query, i);
-    if (x > reference) {
-      sum = sum * Exp2(reference - x) + 1.0f;
-      reference = x;
-    } else if (x != lowest) {  // NaN, too
-      sum += Exp2(x - reference);
-    }
-  }
-  if (p.sinks != 0) {
-    const float sink =
-        LoadFloat(p.sinks, my.head * p.group + query / p.n_queries);
-    sum += Exp2(sink * kLog2E - reference);
-  }
-  const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+  const auto slot_at = [&](uint32_t i) { return my.SlotOf(i); };
+  const Softmax softmax = SoftmaxOf(my, query, my.t, slot_at);
   const uint64_t place = uint64_t{my.head} * my.n + query;
-  if (lane == 0) {
-    StoreGlobal(p.references + place * sizeof(float), reference);
-    StoreGlobal(p.inverses + place * sizeof(float), inverse);
-  }
-  for (uint32_t begin = 0; begin < p.v_dim; begin += 32 * kPerLane) {
-    float sums[kPerLane] = {};
-    for (uint32_t i = 0; i < my.t; ++i) {
-      const float w = Exp2(WarpLogit(my, query, i) - reference);
-      const CacheRow row = my.ValueRow(i);
-      WithDType(p.values.dtype, [&](auto tag) {
-#pragma unroll
-        for (uint32_t k = 0; k < kPerLane; ++k) {
-          const uint32_t e = begin + k * 32 + lane;
-          if (e >= p.v_dim) continue;
-          sums[k] = Fma(
-              w, LoadElement(tag, p.values, row, FindElement(tag, p.values, e)),
-              sums[k]);
-        }
-      });
+  StoreSoftmax(p, place, softmax);
+  ReadValues(my, query, softmax, my.t, slot_at, [&](uint32_t e, float read) {
+    const double left =
+        double{LoadFloat(p.reads, place * p.v_dim + e)} - double{read};
+    if (my.by_slots) {
+      StoreDouble(my.RowAt(query), p.n_unknowns + e, left);
+    } else {
+      StoreDouble(my.residuals, uint64_t{query} * p.v_dim + e, left);
     }
-#pragma unroll
-    for (uint32_t k = 0; k < kPerLane; ++k) {
-      const uint32_t e = begin + k * 32 + lane;
-      if (e >= p.v_dim) continue;
-      const double left = double{LoadFloat(p.reads, place * p.v_dim + e)} -
-                          double{sums[k] * inverse};
-      if (my.by_slots) {
-        StoreDouble(my.RowAt(query), p.n_unknowns + e, left);
-      } else {
-        StoreDouble(my.residuals, uint64_t{query} * p.v_dim + e, left);
-      }
-    }
-  }
+  });
 }
 
 // Grid (n_unknowns / kFitTile, kFitRows / kFitTile, n_kv_heads). A block has a
@@ -231,7 +68,7 @@ KV_KERNEL(fit_weights, FitParams, kFitThreads, 2) {
   const uint32_t first_row = p.first + blockIdx.y * kFitTile;
   const uint32_t first_column = blockIdx.x * kFitTile;
   if (my.is_idle || first_row >= my.n_rows() || first_column >= my.n_unknowns ||
-      (p.only_slots != 0 && !my.by_slots)) {
+      (p.only_slots != 0 && !my.by_slots) || my.IsOver()) {
     return;
   }
   const uint32_t lane = threadIdx.x % 32;
@@ -243,7 +80,8 @@ KV_KERNEL(fit_weights, FitParams, kFitThreads, 2) {
       const uint32_t r = k / kFitTile;
       const auto load = [&](uint32_t i, uint32_t n, bool is_key) {
         if (i >= n || e >= p.k_dim) return 0.0f;
-        return is_key ? Element(p.keys, my.KeyRow(i), e) : my.Query(i, e);
+        return is_key ? Element(p.keys, my.KeyRow(my.SlotOf(i)), e)
+                      : my.Query(i, e);
       };
       of_rows[r * kPitch + k % kFitTile] =
           load(first_row + r, my.n_rows(), my.by_slots);
@@ -268,7 +106,9 @@ KV_KERNEL(fit_weights, FitParams, kFitThreads, 2) {
     if (row >= my.n_rows()) continue;
     const uint64_t place =
         uint64_t{my.head} * my.n + (my.by_slots ? column : row);
-    const float w = Exp2(LogitOf(p, x[a]) - LoadFloat(p.references, place)) *
+    const float logit =
+        LogitOf(my, my.SlotOf(my.by_slots ? row : column), x[a]);
+    const float w = Exp2(logit - BaseOf(LoadFloat(p.references, place))) *
                     LoadFloat(p.inverses, place);
     StoreGlobal(my.weights + (uint64_t{row - p.first} * p.n_unknowns + column) *
                                  sizeof(float),
@@ -278,13 +118,16 @@ KV_KERNEL(fit_weights, FitParams, kFitThreads, 2) {
 
 // Grid (FitTiles(), n_kv_heads). Adds the products of the columns of kFitRows
 // rows from p.first on to a tile of the matrix, and to one of the right-hand
-// side, if the unknowns are slots, those with the residuals.
+// side, if the unknowns are slots, those with the residuals. While biases are
+// fitted rows of X' that are held count for the right-hand side alone.
 KV_KERNEL(fit_sums, FitParams, kFitThreads, 2) {
   const FitHead my(p, blockIdx.y);
   const Tile tile(p);
   const uint32_t n_columns = tile.is_right ? p.v_dim : my.n_unknowns;
+  const bool holds = p.held != 0 && my.by_slots;
   if (my.is_idle || p.first >= my.n_rows() || tile.is_lower ||
-      (tile.is_right && my.by_slots) || tile.j >= n_columns) {
+      (tile.is_right && my.by_slots && !holds) || tile.j >= n_columns ||
+      (p.only_slots != 0 && !my.by_slots) || my.IsOver()) {
     return;
   }
   const uint32_t left = my.n_rows() - p.first;
@@ -299,10 +142,13 @@ KV_KERNEL(fit_sums, FitParams, kFitThreads, 2) {
   }
   for (uint32_t r = 0; r < n; ++r) {
     const uint64_t row = uint64_t{r} * p.n_unknowns;
+    const double held = holds ? LoadDouble(my.held, p.first + r) : 0.0;
+    if (!tile.is_right && held != 0.0) continue;
     const double right =
-        tile.is_right
-            ? LoadDouble(my.residuals, uint64_t{p.first + r} * p.v_dim + tile.j)
-            : double{LoadFloat(my.weights, row + tile.j)};
+        !tile.is_right ? double{LoadFloat(my.weights, row + tile.j)}
+        : holds        ? -held
+                       : LoadDouble(my.residuals,
+                                    uint64_t{p.first + r} * p.v_dim + tile.j);
 #pragma unroll
     for (uint32_t a = 0; a < kEach; ++a) {
       if (tile.i + a >= my.n_unknowns) continue;
@@ -324,7 +170,7 @@ KV_KERNEL(fit_panel, FitParams, kFitThreads, 1) {
   KV_SHARED(double, parts, kFitThreads);
   const FitHead my(p, blockIdx.x);
   const uint32_t m = my.n_unknowns;
-  if (my.is_idle || p.first >= m || my.HasFailed()) return;
+  if (my.is_idle || p.first >= m || my.IsOver()) return;
   if (p.first == 0) {
     double part = 0.0;
     for (uint32_t i = threadIdx.x; i < m; i += kFitThreads) {
@@ -353,7 +199,7 @@ KV_KERNEL(fit_panel, FitParams, kFitThreads, 1) {
     const double pivot = LoadDouble(row, k);
     if (!(pivot > 0.0 && pivot <= 1.7976931348623157e308)) {
       if (threadIdx.x == 0) {
-        StoreGlobal(p.failed + my.head * sizeof(uint32_t), 1u);
+        my.SetState(kFitFailed);
       }
       return;
     }
@@ -381,7 +227,7 @@ KV_KERNEL(fit_update, FitParams, kFitThreads, 2) {
   const uint32_t m = my.n_unknowns;
   const uint32_t n_columns = tile.is_right ? p.v_dim : m;
   if (my.is_idle || p.first >= m || m - p.first <= kFitTile || tile.is_lower ||
-      tile.i < p.first + kFitTile || tile.j >= n_columns || my.HasFailed()) {
+      tile.i < p.first + kFitTile || tile.j >= n_columns || my.IsOver()) {
     return;
   }
   const uint32_t column = tile.is_right ? p.n_unknowns + tile.j : tile.j;
@@ -411,7 +257,7 @@ KV_KERNEL(fit_update, FitParams, kFitThreads, 2) {
 KV_KERNEL(fit_solve, FitParams, kFitThreads, 1) {
   const FitHead my(p, blockIdx.y);
   const uint32_t m = my.n_unknowns;
-  if (my.is_idle || my.HasFailed()) return;
+  if (my.is_idle || my.IsOver()) return;
   const uint32_t e = blockIdx.x * 32 + threadIdx.x % 32;
   const uint32_t warp = threadIdx.x / 32;
   const uint32_t column = p.n_unknowns + e;
@@ -449,7 +295,7 @@ KV_KERNEL(fit_change, FitParams, kFitThreads, 2) {
   const uint32_t e = blockIdx.x * 32 + threadIdx.x % 32;
   const uint32_t local = blockIdx.y * kFitTile + threadIdx.x / 32 * kEach;
   const uint32_t column = p.n_unknowns + e;
-  if (my.is_idle || my.HasFailed() || e >= p.v_dim) return;
+  if (my.is_idle || my.IsOver() || e >= p.v_dim) return;
   const double largest = p.values.dtype == kF16    ? 65504.0
                          : p.values.dtype == kBF16 ? 3.3895313892515355e38
                                                    : 3.4028234663852886e38;
@@ -466,7 +312,7 @@ KV_KERNEL(fit_change, FitParams, kFitThreads, 2) {
     } else {
       change = LoadDouble(my.RowAt(i), column);
     }
-    const CacheRow row = my.ValueRow(i);
+    const CacheRow row = my.ValueRow(my.SlotOf(i));
     WithDType(p.values.dtype, [&](auto tag) {
       const double fitted = double{LoadElement(tag, p.values, row,
                                                FindElement(tag, p.values, e))} +

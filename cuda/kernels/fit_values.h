@@ -1,4 +1,4 @@
-// Arguments and launch shapes of fit_values.cu.
+// Arguments and launch shapes of fit_values.cu and fit_biases.cu.
 #ifndef KVEVICT_CUDA_KERNELS_FIT_VALUES_H_
 #define KVEVICT_CUDA_KERNELS_FIT_VALUES_H_
 
@@ -15,6 +15,8 @@ struct FitParams {
   uint64_t key_base;     // slot 0, head 0
   uint64_t value_base;   // likewise
   uint64_t block_table;  // i32; paged rows only
+  RowLayout biases;      // f32; those of kept rows may be written
+  uint64_t bias_base;    // likewise; 0: there are none
   uint64_t keep;         // i32 [n_lists, keep_stride]
   CountTable tokens;     // per KV head
   CountTable counts;     // per list
@@ -39,7 +41,19 @@ struct FitParams {
   // its diagonal, and behind it the right-hand side.
   uint64_t matrix;
   uint64_t weights;  // f32 [n_kv_heads, kFitRows, n_unknowns]: rows of X or X'
-  uint64_t failed;   // u32 [n_kv_heads]
+  uint64_t state;    // u32 [n_kv_heads]: FitState
+  // While biases are fitted; `held` is 0 later. v_dim is 1 then, and the
+  // residuals are the masses.
+  uint64_t gram;  // f64 [n_kv_heads, n_unknowns, n_unknowns + 1], as `matrix`
+  uint64_t
+      masses;  // f64 [n_kv_heads, n]: the weight of all rows, less the kept
+               // ones'; 0: biases are not fitted
+  uint64_t
+      point;  // f64 [n_kv_heads, n_unknowns]: see core/kernels/fit_biases-inl.h
+  uint64_t wanted;  // f64 [n_kv_heads, n_keep]
+  uint64_t next_wanted;
+  uint64_t held;
+  uint64_t bias_ridges;  // f64 [n_kv_heads]
   double ridge;
   uint32_t n_tokens;  // of the longest head
   uint32_t n_keep;    // of the longest list
@@ -55,6 +69,9 @@ struct FitParams {
   float cap;  // 0: logits are not capped
 };
 static_assert(sizeof(FitParams) <= 4096);
+
+// Once a head's fit is over, later launches leave the head as it is.
+enum FitState : uint32_t { kFitRuns, kFitFailed, kFitSettled };
 
 constexpr uint32_t kFitThreads = 256;
 constexpr uint32_t kFitTile = 32;  // elements of a side of a block's tile

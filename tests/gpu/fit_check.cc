@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <deque>
+#include <random>
 
 #include "tests/gpu/checks.h"
 #include "tests/gpu/evictable.h"
@@ -52,8 +54,78 @@ std::vector<int32_t> PositionsOf(const Side& side, uint32_t layer,
   return positions;
 }
 
-void CheckFit(const Gpu& gpu, const std::string& policy, const Effort& effort,
-              Report* report) {
+// A plane with a bias of each slot, that a layer's view gets.
+struct Biased {
+  std::vector<float> before;
+  Buffer memory;
+  kvevict_plane plane = KVEVICT_PLANE_INIT;
+  kvevict_view view;
+
+  // Biases of up to `most` above and below 0.
+  Biased(const Gpu& gpu, const kvevict_view& of, uint32_t n_tokens, float most,
+         uint64_t seed)
+      : before(size_t{n_tokens} * of.n_kv_heads),
+        memory(gpu, before.size() * sizeof(float)),
+        view(of) {
+    std::mt19937_64 random(seed);
+    for (float& bias : before) {
+      bias = most * (static_cast<float>(random() % 4096) / 2048.0f - 1.0f);
+    }
+    memory.Write(before.data(), memory.n_bytes());
+    plane.data = memory.address();
+    plane.dtype = KVEVICT_DTYPE_F32;
+    plane.head_dim = 1;
+    plane.head_stride_bytes = sizeof(float);
+    plane.token_stride_bytes = int64_t{of.n_kv_heads} * sizeof(float);
+    plane.role = KVEVICT_ROLE_BIAS;
+    view.companions = &plane;
+    view.n_companions = 1;
+  }
+  Biased(const Biased&) = delete;
+
+  // Those of a head's slots before.
+  std::vector<float> Before(uint32_t head) const {
+    std::vector<float> of_head;
+    for (size_t i = head; i < before.size(); i += view.n_kv_heads) {
+      of_head.push_back(before[i]);
+    }
+    return of_head;
+  }
+  // Those of its first n slots now.
+  std::vector<float> Now(uint32_t head, uint32_t n) const {
+    const std::vector<float> all = memory.ReadAll<float>();
+    std::vector<float> of_head;
+    for (size_t i = 0; i < n; ++i) {
+      of_head.push_back(all[i * view.n_kv_heads + head]);
+    }
+    return of_head;
+  }
+};
+
+// Fails unless biases are at the minimum within their limits, where every slope is 0
+// or points beyond the limit that the bias is at.
+void CheckBiasesOf(const oracle_fit& in, bool are_fitted, Report* report) {
+  std::vector<double> pulls(in.n_keep), bounds(in.n_keep);
+  oracle_fit_bias_pulls(&in, pulls.data(), bounds.data());
+  for (uint32_t i = 0; i < in.n_keep; ++i) {
+    const float now = in.fitted_biases[i];
+    const double change = double{now} - in.biases[in.keep[i]];
+    const double rounding = 0x1p-23 * std::abs(now);
+    const bool is_least = change <= rounding - 3.0;
+    const bool is_most = change >= 3.0 - rounding;
+    report->FailIf(
+        are_fitted ? !(std::abs(change) <= 3.0 + rounding) ||
+                         !(is_least || pulls[i] <= bounds[i]) ||
+                         !(is_most || pulls[i] >= -bounds[i])
+                   : change != 0.0,
+        fmt::format("bias {} changes by {}, and is pulled by {}, bound {}", i,
+                    change, pulls[i], bounds[i]));
+  }
+}
+
+// Slots have biases up to `most_bias` above and below 0; 0: none.
+void CheckFit(const Gpu& gpu, const std::string& policy, float most_bias,
+              const Effort& effort, Report* report) {
   const Shape shape = {"",
                        2,
                        4,
@@ -86,7 +158,21 @@ void CheckFit(const Gpu& gpu, const std::string& policy, const Effort& effort,
   const uint32_t group = shape.n_q_heads / shape.n_kv_heads;
   uint32_t n_weak = 0;
   double most = 0.0;
-  const kvevict_evict_report done = device.Evict(&evict);
+  std::deque<Biased> biases;
+  const bool fits_biases = policy.find("bias-values") != std::string::npos;
+  std::vector<kvevict_view> views = twin.device_views();
+  for (uint32_t l = 0; l < shape.n_layers && most_bias > 0.0f; ++l) {
+    biases.emplace_back(gpu, views[l], shape.n_tokens, most_bias,
+                        effort.seed + l);
+    views[l] = biases.back().view;
+  }
+  const Buffer workspace(
+      gpu, WorkspaceBytes(device.plan(), KVEVICT_OPERATION_EVICT));
+  Check(kvevict_sequence_evict(device.sequence(), views.data(), views.size(),
+                               &evict, workspace.pointer<void>(),
+                               workspace.n_bytes(), device.stream()));
+  gpu.Synchronize();
+  const kvevict_evict_report done = ReportOf(device.sequence());
   for (uint32_t l = 0; l < shape.n_layers; ++l) {
     const kvevict_view& before = twin.host_views()[l];
     const kvevict_plane queries = twin.HostQueries(l, first);
@@ -102,6 +188,11 @@ void CheckFit(const Gpu& gpu, const std::string& policy, const Effort& effort,
       AddRows(before.v, shape.n_tokens, h, &v);
       std::vector<double> want(size_t{n_keep} * shape.head_dim),
           bounds(want.size());
+      std::vector<float> old_biases, new_biases;
+      if (!biases.empty()) {
+        old_biases = biases[l].Before(h);
+        new_biases = biases[l].Now(h, n_keep);
+      }
       const oracle_fit in = {q.data(),
                              nullptr,
                              k.data(),
@@ -115,8 +206,9 @@ void CheckFit(const Gpu& gpu, const std::string& policy, const Effort& effort,
                              kept.data(),
                              n_keep,
                              p.fit_ridge,
-                             nullptr,
-                             nullptr};
+                             biases.empty() ? nullptr : old_biases.data(),
+                             biases.empty() ? nullptr : new_biases.data()};
+      if (!biases.empty()) CheckBiasesOf(in, fits_biases, report);
       (void)oracle_fit_values(&in, want.data(), bounds.data());
       kvevict_plane got = twin.device_views()[l].v;
       const std::vector<float> rows = FetchValues(gpu, got, n_keep);
@@ -141,64 +233,34 @@ void CheckFit(const Gpu& gpu, const std::string& policy, const Effort& effort,
                  fmt::format("{} weak fits, not {}", done.n_weak_fits, n_weak));
 }
 
-// A plane of zeros with the bias of each slot, that a layer's view gets.
-struct Biased {
-  Buffer memory;
-  kvevict_plane plane = KVEVICT_PLANE_INIT;
-  kvevict_view view;
-
-  Biased(const Gpu& gpu, const kvevict_view& of, uint32_t n_tokens)
-      : memory(gpu, size_t{n_tokens} * of.n_kv_heads * sizeof(float)),
-        view(of) {
-    plane.data = memory.address();
-    plane.dtype = KVEVICT_DTYPE_F32;
-    plane.head_dim = 1;
-    plane.head_stride_bytes = sizeof(float);
-    plane.token_stride_bytes = int64_t{of.n_kv_heads} * sizeof(float);
-    plane.role = KVEVICT_ROLE_BIAS;
-    view.companions = &plane;
-    view.n_companions = 1;
+// Rows that a paged cache appends would need biases of 0.
+void CheckPagedBiases(const Gpu& gpu, Report* report) {
+  const ContextHandle context = CreateContext(gpu.ContextOptions());
+  kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
+  layer.n_q_heads = layer.n_kv_heads = 1;
+  layer.k_head_dim = layer.v_head_dim = 8;
+  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+  geometry.n_layers = 1;
+  geometry.max_tokens = 64;
+  geometry.layers = &layer;
+  geometry.layers_len = 1;
+  kvevict_policy* policy = nullptr;
+  Check(kvevict_policy_create("keydiff:reference=4,fit=bias-values", &policy));
+  kvevict_plan* plan = nullptr;
+  Check(kvevict_plan_create(context.get(), &geometry, policy, nullptr, &plan));
+  kvevict_policy_destroy(policy);
+  kvevict_paged_cache_options options = KVEVICT_PAGED_CACHE_OPTIONS_INIT;
+  options.n_blocks = 8;
+  options.block_size = 8;
+  size_t n_bytes = 0;
+  kvevict_paged_cache* cache = nullptr;
+  for (const kvevict_status status :
+       {kvevict_paged_cache_bytes(plan, &options, &n_bytes),
+        kvevict_paged_cache_create(plan, &options, &cache)}) {
+    ExpectFailure(status, KVEVICT_ERROR_UNSUPPORTED,
+                  {"bias-values", "CUDA", "paged"}, report);
   }
-};
-
-// The device refuses to fit biases, or values with them, and changes nothing.
-void CheckBiases(const Gpu& gpu, Report* report) {
-  const auto refused = [&](kvevict_status status, const char* what) {
-    ExpectFailure(status, KVEVICT_ERROR_UNSUPPORTED, {what, "CUDA"}, report);
-  };
-  for (const char* text : {"snapkv:budget=60,window=16",
-                           "snapkv:budget=60,window=16,fit=values"}) {
-    Evictable e(gpu, nullptr, text);
-    e.side.Prefill(0, SmallShape().n_tokens, 64);
-    std::vector<kvevict_view> views = e.twin.device_views();
-    Biased biased(gpu, views[1], SmallShape().n_tokens);
-    views[1] = biased.view;
-    const kvevict_status status = kvevict_sequence_evict(
-        e.side.sequence(), views.data(), views.size(), nullptr,
-        e.workspace.pointer<void>(), e.workspace.n_bytes(), e.side.stream());
-    if (std::string_view(text) == "snapkv:budget=60,window=16") {
-      Check(status);
-      continue;
-    }
-    refused(status, "role bias");
-    report->Expect(e.side.Stored(1) == SmallShape().n_tokens ? ""
-                                                             : "it evicted");
-    kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
-    layer.n_q_heads = layer.n_kv_heads = 1;
-    layer.k_head_dim = layer.v_head_dim = 8;
-    kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-    geometry.n_layers = 1;
-    geometry.max_tokens = 64;
-    geometry.layers = &layer;
-    geometry.layers_len = 1;
-    kvevict_policy* policy = nullptr;
-    Check(kvevict_policy_create("snapkv:fit=bias-values", &policy));
-    kvevict_plan* plan = nullptr;
-    refused(kvevict_plan_create(e.side.context(), &geometry, policy, nullptr,
-                                &plan),
-            "bias-values");
-    kvevict_policy_destroy(policy);
-  }
+  kvevict_plan_destroy(plan);
 }
 
 }  // namespace
@@ -206,15 +268,34 @@ void CheckBiases(const Gpu& gpu, Report* report) {
 void CheckFits(const Gpu& gpu, const Effort& effort, Report* report) {
   // By the window, whose rows wrap around in their ring; by more queries than slots,
   // and by fewer; and by heads of different lengths.
-  for (const char* policy :
-       {"snapkv:budget=60,window=16,fit=values",
-        "streaming-llm:budget=30,reference=40,fit=values",
-        "random:sink=0,budget=70,reference=9,fit=values,fit_ridge=0.1",
-        "random:sink=0,budget=60,heads=adaptive,reference=30,fit=values"}) {
-    report->Check(std::string("fit: ") + policy,
-                  [&] { CheckFit(gpu, policy, effort, report); });
+  struct Case {
+    const char* policy;
+    float most_bias;
+  };
+  for (const auto& [policy, most_bias] : {
+           Case{"snapkv:budget=60,window=16,fit=values", 0.0f},
+           Case{"streaming-llm:budget=30,reference=40,fit=values", 0.0f},
+           Case{"random:sink=0,budget=70,reference=9,fit=values,fit_ridge=0.1",
+                0.0f},
+           Case{
+               "random:sink=0,budget=60,heads=adaptive,reference=30,fit=values",
+               0.0f},
+           Case{"streaming-llm:budget=30,reference=40,fit=values", 1.5f},
+           Case{"snapkv:budget=60,window=16,fit=bias-values", 1.5f},
+           Case{"streaming-llm:budget=30,reference=40,fit=bias-values", 1e-3f},
+           Case{"streaming-llm:budget=30,reference=40,fit=bias-values", 1.5f},
+           Case{"random:sink=0,budget=70,reference=9,fit=bias-values,"
+                "fit_ridge=0.1",
+                1.5f},
+           Case{"random:sink=0,budget=60,heads=adaptive,reference=30,"
+                "fit=bias-values",
+                0.5f},
+       }) {
+    report->Check(fmt::format("fit: {}, biases to {}", policy, most_bias),
+                  [&] { CheckFit(gpu, policy, most_bias, effort, report); });
   }
-  report->Check("fit: biases", [&] { CheckBiases(gpu, report); });
+  report->Check("fit: biases of paged caches",
+                [&] { CheckPagedBiases(gpu, report); });
 }
 
 }  // namespace kvevict::gpu

@@ -550,7 +550,7 @@ enum kvevict_role KVEVICT_INT32 {
  * fit=bias-values changes it, so the engine writes 0 for each new token. It is
  * a part of every logit after scale and cap, of kvevict_attend() and of signals
  * that compute attention; -infinity hides a slot. The engine's own attention
- * must add it, and log-sum-exps include it. No fit on CUDA reads it.
+ * must add it, and log-sum-exps include it.
  *
  * A recent plane holds the last rows, which are not quantized yet: f32, f16 or
  * bf16, packed, in no blocks, slot t at data + (t - first_recent) *

@@ -6,6 +6,7 @@
 #ifndef KVEVICT_TESTS_RIG_SIMT_HOST_DEVICE_HOST_H_
 #define KVEVICT_TESTS_RIG_SIMT_HOST_DEVICE_HOST_H_
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -61,6 +62,16 @@ inline bool BlockAny(bool v, Site site = Site::Here()) {
 }
 inline void WarpSync(Site site = Site::Here()) { simt::WarpBarrier(site); }
 
+// A double goes in two halves, as the compiler for devices makes it.
+inline double ShuffleXor(double v, unsigned lane_mask,
+                         Site site = Site::Here()) {
+  auto halves = std::bit_cast<std::array<uint32_t, 2>>(v);
+  for (uint32_t& half : halves) {
+    half =
+        simt::WarpShuffle("ShuffleXor", half, simt::Lane() ^ lane_mask, site);
+  }
+  return std::bit_cast<double>(halves);
+}
 template <class T>
 T ShuffleXor(T v, unsigned lane_mask, Site site = Site::Here()) {
   return std::bit_cast<T>(simt::WarpShuffle("ShuffleXor",
