@@ -323,13 +323,18 @@ void ExpectedAttentionOf(const ExpectedAttention& args) {
   } else {
     LogitsByMean(args, n_sink);
   }
-  if (kHasBiases && args.biases.base != nullptr) AddBiases(args, n_sink);
+  const bool biased = kHasBiases && args.biases.base != nullptr;
+  if (biased) AddBiases(args, n_sink);
   for (uint32_t head = 0; head < args.group; ++head) {
     float* const out = args.out + head * args.out_stride;
     std::fill(out, out + n_sink, 0.0f);
     const size_t n_weights = n - n_sink;
-    const double sum =
-        ExpRow(out + n_sink, n_weights, MaxOf(out + n_sink, n_weights));
+    float most = MaxOf(out + n_sink, n_weights);
+    // -infinity cannot be subtracted. Biases that hide all keys leave weights
+    // of 0.
+    if (biased && most == -std::numeric_limits<float>::infinity()) most = 0.0f;
+    const double sum = ExpRow(out + n_sink, n_weights, most);
+    if (sum == 0.0) continue;
     ScaleRow(out + n_sink, n_weights, static_cast<float>(1.0 / sum));
   }
 }

@@ -43,7 +43,8 @@ CheckedSize ExpectedAttentionScratchBytes(uint32_t head_dim, uint32_t group);
 // A NaN in a key, and with a covariance an infinity, makes all weights of its
 // query heads NaN. So does a logit of +infinity, or if all logits are
 // -infinity. Otherwise a logit of -infinity has weight 0, as does one more than
-// 126 (base 2) below the highest.
+// 126 (base 2) below the highest. With biases, which hide slots, logits that all
+// are -infinity have weight 0.
 void ComputeExpectedAttention(SimdTarget simd, const ExpectedAttention& args);
 
 }  // namespace kvevict

@@ -135,6 +135,10 @@ HWY_NOINLINE void CapLogits(const WindowAttention& args, const RowBatch& batch,
   }
 }
 
+HWY_INLINE bool HasBiases(const WindowAttention& args) {
+  return kHasBiases && args.biases.base != nullptr;
+}
+
 // Adds the biases of a tile to all logits of a batch.
 HWY_NOINLINE void BiasLogits(const WindowAttention& args, const RowBatch& batch,
                              size_t tile, const WindowAttentionScratch& s) {
@@ -265,7 +269,11 @@ HWY_INLINE void ResetReferences(const WindowAttention& args,
                     static_cast<int64_t>(batch.row + r % batch.n_rows) *
                         args.lse_row_stride,
                 sizeof(lse));
-    s.references[r] = static_cast<float>(lse * kLog2E);
+    // Far above all logits, all exponentials are 0.
+    const bool hides_all =
+        lse == -std::numeric_limits<float>::infinity() && HasBiases(args);
+    s.references[r] = hides_all ? std::numeric_limits<float>::max()
+                                : static_cast<float>(lse * kLog2E);
   }
 }
 
@@ -303,7 +311,9 @@ HWY_INLINE void FinishSums(const WindowAttention& args, const RowBatch& batch,
     const double sum = args.lse == nullptr
                            ? s.sums[r]
                            : 1.0 + (s.references[r] - s.references[r]);
-    s.inverse_sums[r] = static_cast<float>(RowWeight(args, batch, r) / sum);
+    const bool hides_all = sum == 0.0 && HasBiases(args);
+    s.inverse_sums[r] =
+        hides_all ? 0.0f : static_cast<float>(RowWeight(args, batch, r) / sum);
   }
 }
 
@@ -345,9 +355,7 @@ void ComputeBatch(const WindowAttention& args, const RowBatch& batch,
     MultiplyTile(args, batch, tile, s);
     if (args.rows.logit_heads > 1) MaxLogits(args, batch, s);
     if (args.softcap != 0.0f) CapLogits(args, batch, s);
-    if (kHasBiases && args.biases.base != nullptr) {
-      BiasLogits(args, batch, tile, s);
-    }
+    if (HasBiases(args)) BiasLogits(args, batch, tile, s);
     ExpTile(args, batch, tile, s);
   };
   const size_t n_tiles = TilesOf(args, batch);

@@ -135,7 +135,9 @@ WindowAttentionScratchSize WindowAttentionScratchOfAnyWindow(uint32_t n_tokens,
 // keys that these rows see. One NaN in a query does so for its query head.
 // Otherwise a logit of -infinity has weight 0, as does one more than 126 (base
 // 2) below the row's highest. Keys that a row does not see never matter to it.
-// Given log-sum-exps of NaN or infinity make a row's weights NaN.
+// Given log-sum-exps of NaN or infinity make a row's weights NaN. With biases,
+// which hide slots, the weights of a row whose logits or log-sum-exp are
+// -infinity are 0 instead.
 void ComputeWindowAttention(SimdTarget simd, const WindowAttention& args);
 
 }  // namespace kvevict

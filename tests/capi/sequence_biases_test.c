@@ -94,6 +94,8 @@ static void Score(const tensors* t, const char* policy, uint32_t n_rows,
   }
   const kvevict_plane means =
       kvevict_plane_head_major(mean, KVEVICT_DTYPE_F32, 1, dim);
+  int32_t positions[kMostRows];
+  for (int i = 0; i < kMostRows; ++i) positions[i] = 5 * i;
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   inputs.queries = n_rows > 0 ? &queries : NULL;
   inputs.query_mean = n_rows > 0 ? NULL : &means;
@@ -101,6 +103,7 @@ static void Score(const tensors* t, const char* policy, uint32_t n_rows,
   if (strstr(policy, "reference") != NULL) {
     inputs.reference_queries = &queries;
     inputs.n_reference_rows = n_rows;
+    inputs.reference_positions = positions;
   }
   kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
   job.n_tokens = kTokens;
@@ -151,6 +154,59 @@ Test(sequence_biases, are_part_of_the_logits_that_score) {
     }
     EXPECT(most > 100, "%s: biases change scores by %g bounds at most",
            kRows[i].policy, most);
+  }
+}
+
+/* Rows of which all slots are hidden add nothing: the first ones, the first chunk, and
+ * the reference query at position 0. Elements of keys that make a weight of e^-100 do
+ * the same to all other slots. Then all slots of a head are hidden. */
+Test(sequence_biases, that_hide_all_that_a_row_sees_leave_others_alone) {
+  enum { kHidden = 4 };
+  static const struct {
+    const char* policy;
+    uint32_t n_rows;
+  } kRows[] = {
+      {"snapkv:budget=20,window=6,pool=none", 6},
+      {"snapkv:budget=20,sink=0,window=6,pool=none,reference=9", 9},
+      {"tova:budget=20", 1},
+      {"h2o:budget=20,sink=0,recent=4", kTokens},
+      {"non-causal:budget=20,sink=0,block=4,pool=none", kTokens},
+      {"snapkv:budget=20,window=6,pool=none,order=reduce-logits,group=max", 6},
+      {"expected-attention:budget=20,sink=0", 0}};
+  test_random random = test_random_start("hidden biases score");
+  for (size_t i = 0; i < sizeof kRows / sizeof *kRows; ++i) {
+    const char* policy = kRows[i].policy;
+    tensors t;
+    Draw(&t, &random);
+    float plane[kHeads * kTokens], element[kHeads * kTokens];
+    /* Chunks have no scale. */
+    const float scale = strstr(policy, "non-causal") != NULL ? 1 : kScale;
+    for (int j = 0; j < kTokens * kHeads; ++j) {
+      const int slot = j / kHeads, head = j % kHeads;
+      if (slot < kHidden) t.biases[slot][head] = -INFINITY;
+      t.keys[slot][head][kDim] =
+          (slot < kHidden ? -100 : t.biases[slot][head]) / scale;
+    }
+    Score(&t, policy, kRows[i].n_rows, 1, plane);
+    Score(&t, policy, kRows[i].n_rows, 0, element);
+    for (int j = 0; j < kHeads * kTokens; ++j) {
+      if (isinf(element[j])) {
+        EXPECT(plane[j] == element[j], "%s: score %d", policy, j);
+      } else if (j % kTokens < kHidden) {
+        EXPECT(plane[j] <= 1e-6, "%s: hidden slot %d scores %g", policy, j,
+               (double)plane[j]);
+      } else {
+        EXPECT(fabs(plane[j] - element[j]) <= 1e-4 * fabs(element[j]) + 1e-9,
+               "%s: score %d is %.9g, not %.9g", policy, j, (double)plane[j],
+               (double)element[j]);
+      }
+    }
+    for (int slot = 0; slot < kTokens; ++slot) t.biases[slot][1] = -INFINITY;
+    Score(&t, policy, kRows[i].n_rows, 1, plane);
+    for (int j = 0; j < kHeads * kTokens; ++j) {
+      EXPECT(!isnan(plane[j]), "%s: score %d of a hidden head is NaN", policy,
+             j);
+    }
   }
 }
 

@@ -161,6 +161,28 @@ Test(expected_attention, of_biased_logits) {
   }
 }
 
+// A row of which all is hidden weighs nothing, but NaN in it is not lost.
+Test(expected_attention, of_hidden_slots) {
+  Random random(TestSeed("expected_attention/of_hidden_slots"));
+  for (const uint32_t n_hidden : {50u, 96u, 97u}) {
+    for (const bool spreads : {false, true}) {
+      Input in = Draw(97, 24, 2, spreads, DType::kF32, random);
+      in.biases.assign(97, 0.5f);
+      std::fill_n(in.biases.begin(), n_hidden, -kInfinity);
+      ExpectOracle(in, Packed(DType::kF32));
+      ForEachTarget([&](SimdTarget simd) {
+        const std::vector<float> got = Weights(simd, in, Packed(DType::kF32));
+        for (uint32_t t = 0; t < 97; ++t) {
+          cr_assert((got[t] == 0.0f) == (t < n_hidden), "%s: %u is %g",
+                    simd.name, t, static_cast<double>(got[t]));
+        }
+      });
+      in.biases[20] = kNan;
+      ExpectOracle(in, Packed(DType::kF32));
+    }
+  }
+}
+
 // The covariance is too large to be packed.
 Test(expected_attention, of_large_heads) {
   Random random(TestSeed("expected_attention/of_large_heads"));

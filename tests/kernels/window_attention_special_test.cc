@@ -1,6 +1,7 @@
 // NaN and infinity do what window_attention.h promises.
 #include <criterion/criterion.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -140,6 +141,65 @@ Test(window_attention_special, nothing_but_minus_infinity_is_nan) {
     Key(in, token)[0] = -kInfinity;
   }
   ExpectOracleWithNan(in);
+}
+
+// Biases hide slots in the first tile, in all that the first rows see, or all slots,
+// of which one may be NaN. A sink changes nothing.
+Test(window_attention_special, rows_whose_slots_are_hidden_add_nothing) {
+  for (const uint32_t n_hidden : {70u, kTokens - kWindow + 5, kTokens}) {
+    for (const bool has_sinks : {false, true}) {
+      for (const uint32_t options : {0u, 1u, 2u, 3u}) {
+        oracle::WindowAttentionInput in = Input();
+        in.biases.assign(kTokens, 0.25f);
+        std::fill_n(in.biases.begin(), n_hidden, -kInfinity);
+        if (has_sinks) in.sinks = {0.5f, -kInfinity};
+        in.max_of_rows = (options & 1) != 0;
+        if ((options & 2) != 0) {
+          in.logit_heads = kGroup;
+          in.group = 1;
+        }
+        ExpectOracleWithNan(in);
+        ForEachTarget([&](SimdTarget simd) {
+          const std::vector<float> weights = RunKernel(simd, in);
+          for (uint32_t j = 0; j < kTokens; ++j) {
+            cr_assert((weights[j] == 0.0f) == (j < n_hidden), "%s: %u is %g",
+                      simd.name, j, static_cast<double>(weights[j]));
+          }
+        });
+        Key(in, 3)[0] = kNan;
+        ExpectOracleWithNan(in);
+      }
+    }
+  }
+}
+
+Test(window_attention_special, rows_of_log_sum_exp_minus_infinity_add_nothing) {
+  oracle::WindowAttentionInput in = Input();
+  in.group = 1;
+  in.queries.resize(size_t{kWindow} * kDim);
+  ForEachTarget([&](SimdTarget simd) {
+    std::vector<float> lse(kWindow, 5.0f);
+    in.biases.assign(kTokens, -kInfinity);
+    in.biases[kTokens - 4] = 0.5f;  // seen by the last four rows
+    std::fill_n(lse.begin(), kWindow - 4, -kInfinity);
+    std::vector<float> weights = RunKernel(simd, in, {}, {}, 0, {}, lse);
+    for (uint32_t j = 0; j < kTokens; ++j) {
+      cr_assert(j == kTokens - 4 ? weights[j] > 0.0f : weights[j] == 0.0f,
+                "%s: %u is %g", simd.name, j, static_cast<double>(weights[j]));
+    }
+    // What is given counts, but NaN stays.
+    in.biases.assign(kTokens, 80.0f);
+    std::fill_n(lse.begin(), kWindow, -kInfinity);
+    for (const float w : RunKernel(simd, in, {}, {}, 0, {}, lse)) {
+      cr_assert(w == 0.0f, "%s: %g", simd.name, static_cast<double>(w));
+    }
+    in.biases[9] = kNan;
+    weights = RunKernel(simd, in, {}, {}, 0, {}, lse);
+    cr_assert(std::isnan(weights[9]), "%s", simd.name);
+    lse[2] = kInfinity;
+    weights = RunKernel(simd, in, {}, {}, 0, {}, lse);
+    cr_assert(CountNan(weights, 0) == kTokens - kWindow + 3, "%s", simd.name);
+  });
 }
 
 // Products that overflow f32 are infinite to the kernel, not to the oracle. The

@@ -61,6 +61,10 @@ ExpectedAttentionResult ExpectedAttention(const ExpectedAttentionInput& in) {
       has_nan = has_nan || std::isnan(logits.back().value);
       most = std::max(most, logits.back().value);
     }
+    // Biases may hide all keys, which then weigh nothing.
+    const bool hides_all =
+        !in.biases.empty() && std::isinf(most) && most < 0 && !has_nan;
+    if (hides_all) continue;
     double sum = 0.0, sum_error = 0.0;
     for (Logit& logit : logits) {
       const double e = std::exp(logit.value - most);

@@ -135,7 +135,9 @@ WindowAttentionResult WindowAttention(const WindowAttentionInput& in) {
       }
       if (!in.biases.empty()) {
         e[j] += in.biases[j];
-        bias = std::max(bias, std::abs(double{in.biases[j]}));
+        if (std::isfinite(in.biases[j])) {
+          bias = std::max(bias, std::abs(double{in.biases[j]}));
+        }
       }
       highest = std::max(highest, e[j]);
     }
@@ -144,11 +146,14 @@ WindowAttentionResult WindowAttention(const WindowAttentionInput& in) {
       sink = std::max<double>(sink, in.sinks[g * in.logit_heads + h]);
     }
     highest = std::max(highest, sink);
+    // Biases may hide all that a row sees, which then adds nothing.
+    if (!in.biases.empty() && std::isinf(highest) && highest < 0) highest = 0.0;
     double sum = sink == highest ? 1.0 : std::exp(sink - highest);
     if (in.sinks.empty()) sum = 0.0;
     for (size_t j = first; j < n_visible; ++j) {
       sum += e[j] = std::exp(e[j] - highest);
     }
+    if (!in.biases.empty() && sum == 0.0) sum = 1.0;
     double error = in.dot_error > 0.0
                        ? RowErrorOfDots(partial, in.dot_error, in.window)
                        : RowError(magnitude, in.head_dim, in.window);
