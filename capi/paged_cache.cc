@@ -33,6 +33,22 @@ Status CheckStoredIn(const PagedSequence& cached, const Sequence& sequence) {
   return Status();
 }
 
+static void SetHeld(PagedSequence& cached, const Sequence& sequence) {
+  const Plan& plan = sequence.plan();
+  for (uint32_t l = 0; l < plan.n_layers(); ++l) {
+    for (uint32_t h = 0; h < plan.layer(l).geometry.n_kv_heads; ++h) {
+      cached.SetHeld(l, h, sequence.Stored(l, h));
+    }
+  }
+}
+
+void FitRows(PagedSequence& cached, const Sequence& sequence) {
+  for (uint32_t l = 0; l < sequence.plan().n_layers(); ++l) {
+    cached.Shrink(l, sequence.slots()[l].stored);
+  }
+  SetHeld(cached, sequence);
+}
+
 // Whether evictions can drop whole blocks without changing rows.
 static bool CanDropBlocks(const PagedCache& cache, const Plan& plan) {
   if (!cache.rows_stand_alone()) return false;
@@ -303,9 +319,7 @@ kvevict_status kvevict_paged_sequence_fit(
                              s.slots()[l].stored, s.plan().layer(l).number,
                              cached.length(l));
     }
-    for (uint32_t l = 0; l < s.plan().n_layers(); ++l) {
-      cached.Shrink(l, s.slots()[l].stored);
-    }
+    FitRows(cached, s);
     return Status();
   });
 }
@@ -403,6 +417,7 @@ kvevict_status kvevict_paged_evict(const kvevict_paged_eviction* items,
           for (uint32_t l = 0; l < sequence.plan().n_layers(); ++l) {
             Core(item.cached).ShrinkBeforeRecent(l, sequence.slots()[l].stored);
           }
+          SetHeld(Core(item.cached), sequence);
           return Status();
         });
   });

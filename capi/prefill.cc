@@ -60,9 +60,7 @@ class Prefill {
   // Removes the room of a chunk that was not processed.
   Status GiveUp() {
     if (options_.cached == nullptr) return Status();
-    for (uint32_t l = 0; l < plan().n_layers(); ++l) {
-      Core(options_.cached).Shrink(l, sequence_.slots()[l].stored);
-    }
+    FitRows(Core(options_.cached), sequence_);
     return Status();
   }
 

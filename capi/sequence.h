@@ -66,6 +66,8 @@ Status CopyPagedEviction(const PagedSequence& cached, const Sequence& sequence,
 Status CheckGoesWith(const PagedSequence& cached, const Sequence& sequence);
 // Also checks that each layer has the rows that the sequence stores.
 Status CheckStoredIn(const PagedSequence& cached, const Sequence& sequence);
+// Shrinks the paged rows to what a sequence stores, head by head.
+void FitRows(PagedSequence& cached, const Sequence& sequence);
 
 }  // namespace kvevict::capi
 

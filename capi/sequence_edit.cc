@@ -22,13 +22,6 @@ Status MakeRoom(PagedSequence& cached, const Sequence& sequence,
   return cached.MakeRoom({rooms.data(), rooms.size()}, sequence.stream());
 }
 
-// Shrinks the paged rows to what a sequence stores.
-void Fit(PagedSequence& cached, const Sequence& sequence) {
-  for (uint32_t l = 0; l < sequence.plan().n_layers(); ++l) {
-    cached.Shrink(l, sequence.slots()[l].stored);
-  }
-}
-
 Status EditPaged(PagedSequence& cached, Sequence& sequence,
                  const kvevict_edit& edit) {
   if (!cached.cache().rows_stand_alone()) {
@@ -42,7 +35,12 @@ Status EditPaged(PagedSequence& cached, Sequence& sequence,
   }
   Status status = run.Ready();
   if (status.ok()) status = run.Run();
-  Fit(cached, sequence);
+  FitRows(cached, sequence);
+  for (uint32_t l = 0; status.ok() && l < sequence.plan().n_layers(); ++l) {
+    for (uint32_t h = 0; h < sequence.call().views()[l].n_kv_heads; ++h) {
+      cached.ClearBiases(l, h, run.FirstNew(l, h), run.n_new());
+    }
+  }
   return status;
 }
 

@@ -135,16 +135,15 @@ Status CopyRows(const PagedCache& cache, const CopiedRows& rows,
 
 }  // namespace
 
-void PagedSequence::ClearBiases(uint32_t layer, uint32_t first, uint32_t n) {
+void PagedSequence::ClearBiases(uint32_t layer, uint32_t head, uint32_t first,
+                                uint32_t n) {
   if (!kHasBiases) return;
   const kvevict_view view = CodedView(layer);
   const kvevict_plane* const biases = FindRole(view, KVEVICT_ROLE_BIAS);
-  if (biases == nullptr) return;
+  if (biases == nullptr || head >= view.n_kv_heads) return;
   for (uint32_t slot = first; slot < first + n; ++slot) {
-    uint8_t* const row = SlotAt(view, *biases, slot);
-    for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
-      std::memset(row + head * biases->head_stride_bytes, 0, sizeof(float));
-    }
+    std::memset(SlotAt(view, *biases, slot) + head * biases->head_stride_bytes,
+                0, sizeof(float));
   }
 }
 
@@ -248,7 +247,9 @@ Status PagedSequence::Write(std::span<const PagedRows> rows, Stream stream) {
   KV_RETURN_IF_ERROR(OwnBlocksOf(rows, stream));
   for (const PagedRows& one : rows) {
     if (one.n_tokens == 0) continue;
-    if (IsPresent(one.k)) ClearBiases(one.layer, one.first_slot, one.n_tokens);
+    for (uint32_t head = 0; IsPresent(one.k) && head < held_stride_; ++head) {
+      ClearBiases(one.layer, head, one.first_slot, one.n_tokens);
+    }
     Place place = PlaceOf(one);
     kvevict_plane companions[kMostCompanions];
     LeavePart(one, companions, &place.view);

@@ -14,6 +14,7 @@ PagedSequence::PagedSequence(const PagedCache& cache)
       recent_(cache.context()),
       companions_(cache.context()),
       n_recent_(cache.context()),
+      held_(cache.context()),
       lengths_(cache.context()) {}
 
 Status PagedSequence::Create(const PagedCache& cache, PagedSequence** out) {
@@ -41,6 +42,13 @@ Status PagedSequence::Allocate() {
     KV_RETURN_IF_ERROR(device_tables_.AllocateUncleared("block tables", n));
   }
   KV_RETURN_IF_ERROR(AllocateRecent());
+  if (kHasBiases && FitsBiases(cache_->plan().policy())) {
+    for (const PlanLayer& layer : cache_->plan().layers()) {
+      held_stride_ = std::max(held_stride_, layer.geometry.n_kv_heads);
+    }
+    KV_RETURN_IF_ERROR(held_.Allocate(
+        "lengths", CheckedSize(n_layers()) * CheckedSize(held_stride_)));
+  }
   // This comes last, because a sequence that has lengths is counted.
   return lengths_.Allocate("lengths", CheckedSize(n_layers()));
 }
@@ -146,6 +154,7 @@ Status PagedSequence::Fork(Stream stream, PagedSequence** out) const {
       std::copy_n(Table(l), n, fork->Table(l));
       fork->lengths_[l] = lengths_[l];
       fork->n_recent_[l] = n_recent_[l];
+      std::copy_n(Held(l), held_stride_, fork->Held(l));
       cache_->CountSlots(lengths_[l]);
     }
   }
@@ -186,6 +195,23 @@ void PagedSequence::ShrinkTo(uint32_t layer, uint32_t n_coded,
   cache_->CountSlots(int64_t{n_slots} - lengths_[layer]);
   lengths_[layer] = n_slots;
   n_recent_[layer] = n_recent;
+  for (uint32_t head = 0; head < held_stride_; ++head) {
+    SetHeld(layer, head, std::min(Held(layer)[head], n_slots));
+  }
+}
+
+void PagedSequence::SetHeld(uint32_t layer, uint32_t head, uint32_t n_slots) {
+  if (head < held_stride_) Held(layer)[head] = n_slots;
+}
+
+uint32_t PagedSequence::FirstNew(uint32_t layer) const {
+  const uint32_t n_heads =
+      std::min(held_stride_, cache_->GroupOf(layer).view.n_kv_heads);
+  uint32_t first = NCoded(layer);
+  for (uint32_t head = 0; head < n_heads; ++head) {
+    first = std::min(first, Held(layer)[head]);
+  }
+  return first;
 }
 
 // ---- Blocks of its own ----
@@ -321,14 +347,17 @@ Status PagedSequence::Append(uint32_t n_tokens, Stream stream) {
   KV_RETURN_IF_ERROR(Grow(
       int64_t{n_layers()} * n_tokens, n_coded,
       [&](uint32_t l) {
-        if (n_coded(l) != NCoded(l)) WantOwn(l, NCoded(l), NCoded(l));
+        if (n_coded(l) != NCoded(l)) WantOwn(l, FirstNew(l), NCoded(l));
       },
       [&](uint32_t l) { return Quantize(l, n_coded(l), stream); }, stream));
   for (uint32_t l = 0; l < n_layers(); ++l) {
     const uint32_t n = n_coded(l);
     lengths_[l] += n_tokens;
     n_recent_[l] = lengths_[l] - n;
-    ClearBiases(l, lengths_[l] - n_tokens, n_tokens);
+    for (uint32_t head = 0; head < held_stride_; ++head) {
+      ClearBiases(l, head, Held(l)[head], n_tokens);
+      Held(l)[head] += n_tokens;
+    }
   }
   return Status();
 }

@@ -49,6 +49,11 @@ class PagedSequence {
   // Shrinks a layer to what an eviction has left, which ends with all recent
   // rows.
   void ShrinkBeforeRecent(uint32_t layer, uint32_t n_slots);
+  // Says how many slots a KV head holds, if that may be fewer than its layer.
+  // Its next rows begin there.
+  void SetHeld(uint32_t layer, uint32_t head, uint32_t n_slots);
+  // Makes the biases of a head's slots 0, if rows have any.
+  void ClearBiases(uint32_t layer, uint32_t head, uint32_t first, uint32_t n);
   // Reads the tables that the device has changed.
   Status ReadTables(Stream stream);
   Status Own(uint32_t first_slot, Stream stream);
@@ -90,8 +95,12 @@ class PagedSequence {
   // Moves recent rows before slot n_coded to blocks, which exist, and the
   // others down.
   Status Quantize(uint32_t layer, uint32_t n_coded, Stream stream);
-  // Makes the biases of slots 0, if they have any.
-  void ClearBiases(uint32_t layer, uint32_t first, uint32_t n);
+  // The slots that each head of a layer holds.
+  uint32_t* Held(uint32_t layer) const {
+    return held_.data() + size_t{layer} * held_stride_;
+  }
+  // The first slot of a row that an append adds. Only biases need it per head.
+  uint32_t FirstNew(uint32_t layer) const;
   void ShrinkTo(uint32_t layer, uint32_t n_coded, uint32_t n_recent);
   // The target or source of rows: the layer, or its recent rows if all of them
   // are there.
@@ -130,6 +139,9 @@ class PagedSequence {
   static constexpr uint32_t kMostCompanions = 6;
   Array<kvevict_plane> companions_;
   Array<uint32_t> n_recent_;  // [n_layers]
+  // [n_layers, held_stride_], or empty without biases.
+  Array<uint32_t> held_;
+  uint32_t held_stride_ = 0;  // the most KV heads of a layer
   Array<uint32_t> lengths_;   // [n_layers]
 };
 

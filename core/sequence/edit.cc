@@ -429,18 +429,21 @@ Status SequenceEdit::MoveRows() {
   return Status();
 }
 
+uint32_t SequenceEdit::FirstNew(uint32_t layer, uint32_t head) const {
+  const PositionList list =
+      positions_.layers()[layer].lists[layers_[layer].n_lists == 1 ? 0 : head];
+  return static_cast<uint32_t>(
+      std::lower_bound(list.begin(), list.end(), int64_t{edit_.first}) -
+      list.begin());
+}
+
 // Nobody has attended to new tokens yet.
 Status SequenceEdit::ClearSums(uint32_t l, uint32_t logical) {
   const SumTable& sums = sequence_.sums();
   if (map_.n_new() == 0 || !sums.Follows(l, logical)) return Status();
   const kvevict_view view = sums.ViewOf(l);
-  const Layer& layer = layers_[l];
   for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
-    const PositionList list =
-        positions_.layers()[l].lists[layer.n_lists == 1 ? 0 : head];
-    const auto slot =
-        std::lower_bound(list.begin(), list.end(), int64_t{edit_.first}) -
-        list.begin();
+    const uint32_t slot = FirstNew(l, head);
     for (uint32_t e = 0; e < view.k.head_dim; ++e) {
       const uint64_t row = view.k.data + head * view.k.head_stride_bytes +
                            e * view.k.element_stride_bytes;

@@ -67,6 +67,9 @@ class SequenceEdit {
   // slot of any list whose row changes.
   uint32_t RoomOf(uint32_t layer) const { return layers_[layer].n_room; }
   uint32_t FirstChanged(uint32_t layer) const { return layers_[layer].first; }
+  uint32_t n_new() const { return map_.n_new(); }
+  // The first slot of a KV head that gets a new row.
+  uint32_t FirstNew(uint32_t layer, uint32_t head) const;
   // Checks the views of the sequence's call, which have that room, and prepares
   // all that may fail.
   Status Ready();

@@ -7,6 +7,7 @@
 
 #include "kvevict/attention.h"
 #include "kvevict/batch.h"
+#include "kvevict/edit.h"
 #include "kvevict/paged.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
@@ -367,7 +368,9 @@ static void Write(const paged* p, test_random* random, uint32_t n) {
   EXPECT_OK(kvevict_sequence_append(p->sequence, n, NULL));
 }
 
-static void Evict(const paged* p, test_random* random) {
+/* `scores` is NULL, or the planes of the layers' scores. */
+static void EvictBy(const paged* p, test_random* random,
+                    const kvevict_plane* scores) {
   static float rows[12][kQueryHeads][kDim];
   for (size_t i = 0; i < sizeof rows / sizeof(float); ++i) {
     ((float*)rows)[i] = test_random_normal(random);
@@ -379,6 +382,7 @@ static void Evict(const paged* p, test_random* random) {
     inputs[l] = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
     inputs[l].reference_queries = &queries;
     inputs[l].n_reference_rows = 12;
+    inputs[l].scores = scores == NULL ? NULL : &scores[l];
   }
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
   options.inputs = inputs;
@@ -391,15 +395,17 @@ static void Evict(const paged* p, test_random* random) {
                                 p->plan->workspace_bytes, NULL));
 }
 
-/* New rows have none, an eviction fits them, and they move with their rows. A fork has
- * blocks of its own once rows change, and a trimmed sequence begins anew. */
-Test(sequence_biases, live_in_paged_caches) {
-  const char* const policy =
-      "keydiff:sink=2,budget=20,reference=12,fit=bias-values";
+static void Evict(const paged* p, test_random* random) {
+  EvictBy(p, random, NULL);
+}
+
+static paged Begin(const char* policy) {
   kvevict_layer_geometry layer = test_layer(kQueryHeads, kHeads, kDim, kDim);
   layer.q_dtype = KVEVICT_DTYPE_F32;
-  const kvevict_geometry geometry = test_geometry(kLayers, kTokens, &layer);
-  test_random random = test_random_start("paged biases");
+  static const float kInvFreq[kDim / 2] = {1, 0.3f, 0.1f, 0.03f};
+  kvevict_geometry geometry = test_geometry(kLayers, kTokens, &layer);
+  geometry.rope_inv_freq = kInvFreq;
+  geometry.rope_inv_freq_len = kDim / 2;
   paged p = {
       .plan = test_plan_create(policy, &geometry, KVEVICT_OPERATION_EVICT, 1)};
   EXPECT_OK(kvevict_sequence_create(p.plan->plan, &p.sequence));
@@ -408,6 +414,23 @@ Test(sequence_biases, live_in_paged_caches) {
   options.block_size = 8;
   EXPECT_OK(kvevict_paged_cache_create(p.plan->plan, &options, &p.cache));
   EXPECT_OK(kvevict_paged_sequence_create(p.cache, &p.cached));
+  return p;
+}
+
+static void End(const paged* p) {
+  kvevict_paged_sequence_destroy(p->cached);
+  kvevict_paged_cache_destroy(p->cache);
+  kvevict_sequence_destroy(p->sequence);
+  test_plan_destroy(p->plan);
+}
+
+/* New rows have none, an eviction fits them, and they move with their rows. A fork has
+ * blocks of its own once rows change, and a trimmed sequence begins anew. */
+Test(sequence_biases, live_in_paged_caches) {
+  const char* const policy =
+      "keydiff:sink=2,budget=20,reference=12,fit=bias-values";
+  test_random random = test_random_start("paged biases");
+  paged p = Begin(policy);
   Write(&p, &random, kTokens - 5);
   kvevict_paged_sequence* fork = NULL;
   EXPECT_OK(kvevict_paged_sequence_fork(p.cached, &fork, NULL));
@@ -444,8 +467,144 @@ Test(sequence_biases, live_in_paged_caches) {
   ExpectZero(p.cached, 10, 18, "after a trim");
   kvevict_paged_sequence_destroy(twin);
   kvevict_paged_sequence_destroy(fork);
-  kvevict_paged_sequence_destroy(p.cached);
-  kvevict_paged_cache_destroy(p.cache);
+  End(&p);
+}
+
+static uint32_t Stored(const paged* p, uint32_t layer, uint32_t head) {
+  uint32_t n = 0;
+  EXPECT_OK(kvevict_sequence_stored_length(p->sequence, layer, head, &n));
+  return n;
+}
+
+/* Makes the bias of each slot that is held 1, whatever a fit has found. */
+static void SetToOne(const paged* p) {
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    const kvevict_view view = ViewOf(p->cached, l);
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      for (uint32_t i = 0; i < Stored(p, l, h); ++i) *BiasAt(&view, h, i) = 1;
+    }
+  }
+}
+
+/* Evicts so that `winner` keeps the most. */
+static void EvictFor(const paged* p, test_random* random, uint32_t winner) {
+  static float scores[kLayers][kHeads][kTokens];
+  kvevict_plane planes[kLayers];
+  uint32_t held = 0;
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    EXPECT_OK(kvevict_paged_sequence_length(p->cached, l, &held));
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      for (uint32_t i = 0; i < held; ++i) {
+        scores[l][h][i] = (h == winner ? 5 : i < 6 ? 6 : 0) + 0.01f * i;
+      }
+    }
+    planes[l] =
+        kvevict_plane_head_major(scores[l], KVEVICT_DTYPE_F32, kTokens, 1);
+  }
+  EvictBy(p, random, planes);
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    EXPECT(Stored(p, l, winner) > Stored(p, l, 1 - winner),
+           "layer %u: heads hold %u and %u", l, Stored(p, l, 0),
+           Stored(p, l, 1));
+  }
+  SetToOne(p);
+}
+
+/* Checks that each head has 0 in its next n rows, and 1 in those before. */
+static void ExpectNew(const paged* p, const kvevict_paged_sequence* cached,
+                      uint32_t n, const char* what) {
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    const kvevict_view view = ViewOf(cached, l);
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      const uint32_t stored = Stored(p, l, h);
+      for (uint32_t i = 0; i < stored + n; ++i) {
+        EXPECT(*BiasAt(&view, h, i) == (i < stored ? 1 : 0),
+               "%s: layer %u, head %u of %u, slot %u is %g", what, l, h, stored,
+               i, (double)*BiasAt(&view, h, i));
+      }
+    }
+  }
+}
+
+/* Heads of different lengths: new rows of a head begin at its own end. Slots there have
+ * the biases of rows that went, and a fork may hold the same block. */
+Test(sequence_biases, of_new_rows_begin_at_each_heads_end) {
+  test_random random = test_random_start("paged biases of heads");
+  paged p = Begin(
+      "custom:budget=12,sink=0,heads=adaptive,floor=0,reference=12,"
+      "fit=bias-values");
+  Write(&p, &random, 30);
+  EvictFor(&p, &random, 0);
+  EXPECT_OK(kvevict_paged_sequence_append(p.cached, 2, NULL));
+  ExpectNew(&p, p.cached, 2, "once");
+  EXPECT_OK(kvevict_paged_sequence_fit(p.cached, p.sequence));
+  EXPECT_OK(kvevict_paged_sequence_append(p.cached, 14, NULL));
+  ExpectNew(&p, p.cached, 14, "once more");
+  EXPECT_OK(kvevict_sequence_append(p.sequence, 14, NULL));
+  EvictFor(&p, &random, 1);
+  /* New rows get biases, and a trim takes them away. A fork keeps them. */
+  EXPECT_OK(kvevict_paged_sequence_append(p.cached, 5, NULL));
+  EXPECT_OK(kvevict_sequence_append(p.sequence, 5, NULL));
+  SetToOne(&p);
+  kvevict_paged_sequence* fork = NULL;
+  EXPECT_OK(kvevict_paged_sequence_fork(p.cached, &fork, NULL));
+  kvevict_sequence* const whole = p.sequence;
+  EXPECT_OK(kvevict_sequence_fork(whole, NULL, &p.sequence, NULL));
+  EXPECT_OK(kvevict_sequence_trim_to(p.sequence, 44, NULL));
+  EXPECT_OK(kvevict_paged_sequence_fit(p.cached, p.sequence));
+  EXPECT_OK(kvevict_paged_sequence_append(p.cached, 5, NULL));
+  ExpectNew(&p, p.cached, 5, "trimmed");
   kvevict_sequence_destroy(p.sequence);
-  test_plan_destroy(p.plan);
+  p.sequence = whole;
+  ExpectNew(&p, fork, 0, "the fork");
+  EXPECT_OK(kvevict_paged_sequence_append(fork, 3, NULL));
+  ExpectNew(&p, fork, 3, "the fork's own");
+  kvevict_paged_sequence_destroy(fork);
+  End(&p);
+}
+
+/* An edit's new rows are 0 too, and others keep theirs. */
+Test(sequence_biases, of_rows_that_an_edit_inserts_are_0) {
+  test_random random = test_random_start("paged biases of edits");
+  for (int ragged = 0; ragged < 2; ++ragged) {
+    paged p = Begin(ragged ? "custom:budget=12,sink=0,heads=adaptive,floor=0,"
+                             "reference=12,fit=bias-values"
+                           : "keydiff:sink=0,budget=12,reference=12,"
+                             "fit=bias-values");
+    Write(&p, &random, 30);
+    if (ragged) {
+      EvictFor(&p, &random, 0);
+    } else {
+      Evict(&p, &random);
+    }
+    SetToOne(&p);
+    uint32_t before[kLayers][kHeads];
+    for (uint32_t i = 0; i < kLayers * kHeads; ++i) {
+      before[i / kHeads][i % kHeads] = Stored(&p, i / kHeads, i % kHeads);
+    }
+    kvevict_edit edit = KVEVICT_EDIT_INIT;
+    edit.first = edit.end = 15;
+    edit.n_new = 3;
+    EXPECT_OK(kvevict_paged_edit(p.cached, p.sequence, &edit, NULL));
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      const kvevict_view view = ViewOf(p.cached, l);
+      for (uint32_t h = 0; h < kHeads; ++h) {
+        int32_t first = -1;
+        EXPECT_OK(
+            kvevict_sequence_slot_of_position(p.sequence, l, h, 15, &first));
+        EXPECT(first >= 0 && Stored(&p, l, h) == before[l][h] + 3,
+               "layer %u, head %u: slot %d", l, h, first);
+        for (int32_t i = 0; i < (int32_t)Stored(&p, l, h); ++i) {
+          const int is_new = i >= first && i < first + 3;
+          EXPECT(*BiasAt(&view, h, i) == (is_new ? 0 : 1),
+                 "ragged %d: layer %u, head %u, slot %d is %g", ragged, l, h, i,
+                 (double)*BiasAt(&view, h, i));
+        }
+      }
+    }
+    SetToOne(&p);
+    EXPECT_OK(kvevict_paged_sequence_append(p.cached, 4, NULL));
+    ExpectNew(&p, p.cached, 4, "appended");
+    End(&p);
+  }
 }
