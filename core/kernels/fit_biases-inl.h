@@ -37,16 +37,15 @@ class BiasFitter {
       : args_(args), p_(parts), tile_(tile), by_slots_(by_slots) {}
 
   // Changes the biases of the parts. False, with all as they were, if weights
-  // are not finite.
+  // are not finite or no step is the last.
   bool Run() {
     std::fill_n(p_.held, args_.n_keep, 0.0);
     if (!by_slots_) FindGram();
     if (!SolveNext()) return false;
     double step = 1.0;
     Move(step);
-    for (uint32_t round = 0; round < kMostBiasSteps; ++round) {
-      if (HoldSlots() && step == 1.0) break;
-      if (!SolveNext()) return false;
+    for (uint32_t round = 0; !HoldSlots() || step < 1.0; ++round) {
+      if (round == kMostBiasSteps || !SolveNext()) return false;
       step = FindStep();
       Move(step);
     }

@@ -15,7 +15,8 @@ inline constexpr uint32_t kMostFitQueries = 4096;
 
 // Biases change by this much at most.
 inline constexpr double kMostBiasChange = 3.0;
-// Newton steps after the first that find them, at most. A few are enough.
+// Newton steps after the first that find them, at most. A few are enough unless
+// the ridge is tiny.
 inline constexpr uint32_t kMostBiasSteps = 50;
 
 struct FitValues {
@@ -48,7 +49,8 @@ CheckedSize FitScratchBytes(const Attention& rows, uint32_t n_tokens,
 //   |P B - T|^2 + ridge * (mean diagonal of P'P) * |B - 1|^2,
 // where P are the queries' weights of the kept rows in the softmax over all
 // rows, and T the weights of all rows together, 1 without a sink. X then has
-// the new biases. Biases stay as they were if weights are not finite.
+// the new biases. Biases stay as they were if weights are not finite or
+// kMostBiasSteps do not find B.
 void FitKeptValues(SimdTarget simd, const FitValues& args);
 
 }  // namespace kvevict

@@ -308,7 +308,7 @@ KV_KERNEL(fit_step, FitParams, kFitThreads, 1) {
 KV_KERNEL(fit_biases, FitParams, kFitThreads, 2) {
   const FitHead my(p, blockIdx.y);
   const uint32_t i = blockIdx.x * kFitThreads + threadIdx.x;
-  if (my.is_idle || i >= my.t || my.State() == kFitFailed) return;
+  if (my.is_idle || i >= my.t || my.State() != kFitSettled) return;
   const uint64_t at = my.BiasAddress(my.SlotOf(i));
   const double change = LogOf(1.0 + Cut(LoadDouble(my.wanted, i)));
   const auto bias = static_cast<float>(double{LoadGlobal<float>(at)} + change);

@@ -465,7 +465,7 @@ Test(fit_values, fitted_biases_are_least_squares) {
       if (n % 4 == 2) {
         for (uint32_t g = 0; g < c.group; ++g) c.sinks.push_back(0.5f * g);
       }
-      c.ridge = n % 5 == 3 ? 1.0 : n % 5 == 4 ? 1e-4 : 0.01;
+      c.ridge = n % 5 == 3 ? 1.0 : n % 5 == 4 ? 1e-3 : 0.01;
       ++n;
       const Expected start = ByOracle(c, &c.biases);
       ForEachTarget([&](SimdTarget simd) {
@@ -512,6 +512,30 @@ Test(fit_values, biases_are_what_the_formula_says) {
     cr_assert_eq(biases[0], biases[2]);
     cr_assert_eq(biases[1], 0.0f);
   });
+}
+
+// With a tiny ridge the steps may find no minimum; biases are never left between.
+Test(fit_values, biases_stay_where_steps_find_no_minimum) {
+  Random random(TestSeed("fit_values/no_minimum"));
+  uint32_t n_found = 0, n_left = 0;
+  for (int round = 0; round < 200; ++round) {
+    Case c = Draw(random, DType::kF32, 24, 10, 8, 1, 8, 8);
+    c.fits_biases = true;
+    AddBiases(random, 1.0f, &c);
+    c.ridge = 1e-5;
+    ForEachTarget([&](SimdTarget simd) {
+      std::vector<float> biases;
+      (void)Fit(simd, c, Packed(), Packed(), &biases);
+      if (SameBits(biases, c.biases)) {
+        ++n_left;
+        return;
+      }
+      Sides sides;
+      ExpectLeastSquares(simd.name, c, ByOracle(c, &biases), biases, &sides);
+      ++n_found;
+    });
+  }
+  cr_assert(n_found > 0 && n_left > 0, "%u found, %u left", n_found, n_left);
 }
 
 Test(fit_values, biases_stay_where_weights_are_not_finite) {
