@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "core/view/view.h"
-
 namespace kvevict {
 namespace {
 

@@ -96,8 +96,8 @@ std::vector<DoorsCase> DoorsCases(const Effort& effort) {
       {shape("f16 queries, f32 keys, head-major", 8, 8, 40, f16, f32,
              Layout::kHeadMajor),
        "snapkv:budget=0.25,scope=layer,window=8,pool=none"},
-      // Biases of slots, by tensor cores and by plain multiply-adds, in lists of
-      // rows, for few rows, in parts and in chunks.
+      // Biases of slots, by tensor cores and by plain multiply-adds, for few rows,
+      // in parts and in chunks.
       {shape("bf16, paged, biases", heads, kv_heads, wide, bf16, bf16,
              Layout::kPaged, true),
        "snapkv:budget=" + budget + ",scope=head,window=" + window},
