@@ -157,7 +157,7 @@ Status CheckPlanes(const AttendJob& job) {
                      job.tokens.most);
 }
 
-// ---- Written memory must not overlap anything else ----
+// ---- Memory that is written must not overlap anything else ----
 
 // The memory that a job reads and writes. Rows outside the cache are treated as
 // caches of their own. Parts from kOut on are written.
@@ -179,8 +179,6 @@ void FindCache(const AttendJob& job, uint32_t part, bool on_host,
   switch (part) {
     case kView:
       view = job.view;
-      view.companions = nullptr;
-      view.n_companions = 0;
       tokens = job.tokens;
       break;
     case kQueries:
@@ -214,16 +212,22 @@ void FindCache(const AttendJob& job, uint32_t part, bool on_host,
 // apart.
 using Reach = LayerCache::Reach;
 struct PartReach {
-  Reach reach[2];  // of K and V of the view
+  Reach reach[3];  // of K, V and companions of the view
 
+  bool Meets(const Reach& other) const {
+    return reach[0].Meets(other) || reach[1].Meets(other) ||
+           reach[2].Meets(other);
+  }
   bool Meets(const PartReach& other) const {
-    return reach[0].Meets(other.reach[0]) || reach[0].Meets(other.reach[1]) ||
-           reach[1].Meets(other.reach[0]) || reach[1].Meets(other.reach[1]);
+    return Meets(other.reach[0]) || Meets(other.reach[1]) ||
+           Meets(other.reach[2]);
   }
 };
 
-Status CheckApart(std::span<const AttendJob> jobs, bool on_host) {
+Status CheckApart(std::span<const AttendJob> jobs, bool on_host,
+                  std::span<const uint8_t> workspace) {
   PartReach reaches[kMaxJobs][kNParts];
+  const auto begin = reinterpret_cast<uintptr_t>(workspace.data());
   const auto check = [&](size_t i, uint32_t part, size_t j, uint32_t other) {
     if (i == j && part == other) return Status();
     if (!reaches[i][part].Meets(reaches[j][other])) return Status();
@@ -238,7 +242,15 @@ Status CheckApart(std::span<const AttendJob> jobs, bool on_host) {
     for (uint32_t part = 0; part < kNParts; ++part) {
       PartCache one;
       FindCache(jobs[i], part, on_host, &one);
-      std::copy_n(one.cache.reach, 2, reaches[i][part].reach);
+      PartReach& reach = reaches[i][part];
+      std::copy_n(one.cache.reach, 2, reach.reach);
+      reach.reach[2] = CompanionsReach(one.cache);
+      if (workspace.empty()) continue;
+      if (!reach.Meets(Reach{begin, begin + workspace.size() - 1})) continue;
+      one.cache.number = static_cast<uint32_t>(i);
+      KV_RETURN_IF_ERROR(CheckApartFrom("workspace", workspace.data(),
+                                        workspace.size(), "jobs",
+                                        {&one.cache, 1}));
     }
   }
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -291,15 +303,16 @@ Status Attend(const Context& context, std::span<AttendJob> jobs,
               const CallMemory& memory) {
   const Backend& backend = context.backend();
   KV_RETURN_IF_ERROR(CheckJobs(context, backend.on_host, jobs));
-  KV_RETURN_IF_ERROR(CheckApart(jobs, backend.on_host));
   const Jobs<AttendJob> all(std::span<const AttendJob>{jobs});
   WorkspaceNeeds needs;
   KV_RETURN_IF_ERROR(FindNeeds(context, all, &needs));
   KV_RETURN_IF_ERROR(
       CheckWorkspace(context, memory.workspace, memory.workspace_bytes, needs));
-  const AttendArgs args{all,
-                        {static_cast<uint8_t*>(memory.workspace),
-                         std::min(memory.workspace_bytes, needs.best.value())}};
+  const std::span<uint8_t> workspace(
+      static_cast<uint8_t*>(memory.workspace),
+      std::min(memory.workspace_bytes, needs.best.value()));
+  KV_RETURN_IF_ERROR(CheckApart(jobs, backend.on_host, workspace));
+  const AttendArgs args{all, workspace};
   KV_RETURN_IF_ERROR(backend.attend.check(context, memory.stream, args));
   return backend.attend(context, memory.stream, args);
 }

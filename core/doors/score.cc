@@ -119,6 +119,36 @@ struct ScoredLayer {
   ShapeJob shape;
 };
 
+// Checks that the workspace and all scores overlap no view.
+Status CheckWrittenApart(const Context& context,
+                         std::span<const ScoreRequest> requests,
+                         Jobs<ScoreJob> jobs,
+                         std::span<const uint8_t> workspace) {
+  LayerCache caches[kMaxJobs];
+  uint32_t n = 0, number = 0;
+  for (const ScoreJob& job : jobs) {
+    if (job.view != nullptr) {
+      caches[n] =
+          CacheOf(*job.view, number, job.tokens, context.backend().on_host);
+      caches[n].owner = n;
+      ++n;
+    }
+    ++number;
+  }
+  const std::span<const LayerCache> all = std::span(caches).first(n);
+  KV_RETURN_IF_ERROR(CheckApartFrom("workspace", workspace.data(),
+                                    workspace.size(), "jobs", all));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const std::span<const float> scores = requests[i].scores;
+    const Status status = CheckApartFrom("scores", scores.data(),
+                                         scores.size_bytes(), "jobs", all);
+    if (!status.ok()) {
+      return requests.size() == 1 ? status : Prefixed(status, "jobs[%zu]: ", i);
+    }
+  }
+  return Status();
+}
+
 }  // namespace
 
 Status Score(const Plan& plan, std::span<const ScoreRequest> requests,
@@ -151,14 +181,9 @@ Status Score(const Plan& plan, std::span<const ScoreRequest> requests,
   const auto n_layers = static_cast<uint32_t>(all.size());
   const size_t n_bytes =
       plan.LayOutScore(n_layers, n_tokens, memory.workspace_bytes).bytes;
-  for (uint32_t i = 0; i < n_layers; ++i) {
-    const ScoreJob& job = all[i].score;
-    if (job.view == nullptr) continue;
-    const LayerCache cache =
-        CacheOf(*job.view, i, job.tokens, plan.context().backend().on_host);
-    KV_RETURN_IF_ERROR(
-        CheckApartFrom("workspace", workspace, n_bytes, "jobs", {&cache, 1}));
-  }
+  KV_RETURN_IF_ERROR(CheckWrittenApart(plan.context(), requests,
+                                       Jobs<ScoreJob>(all, &ScoredLayer::score),
+                                       {workspace, n_bytes}));
   for (size_t i = 0; i < all.size();) {
     const ScoreWorkspace parts =
         plan.LayOutScore(static_cast<uint32_t>(all.size() - i), n_tokens,

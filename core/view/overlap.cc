@@ -48,6 +48,14 @@ Extent ExtentOf(const LayerCache& cache, const kvevict_plane& plane) {
   return extent;
 }
 
+// The first and last bytes of a plane with slots.
+LayerCache::Reach ReachOf(const LayerCache& cache, const kvevict_plane& plane) {
+  if (plane.address_table != 0) return {0, UINT64_MAX};  // blocks are anywhere
+  const Extent extent = ExtentOf(cache, plane);
+  return {static_cast<uint64_t>(extent.begin),
+          static_cast<uint64_t>(extent.end - 1)};
+}
+
 // Whether the host can tell that both caches have a block in common. Blocks
 // with addresses are as their tables say.
 bool HaveBlocksInCommon(const LayerCache& a, const LayerCache& b,
@@ -266,15 +274,21 @@ LayerCache CacheOf(const kvevict_view& view, uint32_t number,
   }
   for (uint32_t i = 0; i < 2; ++i) {
     if (!IsPresent(PlaneAt(view, i))) continue;
-    if (PlaneAt(view, i).address_table != 0) {  // blocks may be anywhere
-      cache.reach[i] = {0, UINT64_MAX};
-      continue;
-    }
-    const Extent extent = ExtentOf(cache, PlaneAt(view, i));
-    cache.reach[i] = {static_cast<uint64_t>(extent.begin),
-                      static_cast<uint64_t>(extent.end - 1)};
+    cache.reach[i] = ReachOf(cache, PlaneAt(view, i));
   }
   return cache;
+}
+
+LayerCache::Reach CompanionsReach(const LayerCache& cache) {
+  LayerCache::Reach all{UINT64_MAX, 0};
+  for (uint32_t i = 2; i < PlaneCount(*cache.view); ++i) {
+    const kvevict_plane& plane = PlaneAt(*cache.view, i);
+    if (!HasRows(*cache.view, plane) || IsEmpty(cache, plane)) continue;
+    const LayerCache::Reach reach = ReachOf(cache, plane);
+    all.first = std::min(all.first, reach.first);
+    all.last = std::max(all.last, reach.last);
+  }
+  return all;
 }
 
 bool AreOne(const kvevict_view& a, const kvevict_view& b) {
@@ -332,11 +346,11 @@ Status CheckApart(const char* array, std::span<const LayerCache> layers) {
 }
 
 bool Overlap(const LayerCache& a, const LayerCache& b) {
-  for (uint32_t i = 0; i < 2; ++i) {
-    for (uint32_t j = 0; j < 2; ++j) {
-      if (!a.reach[i].Meets(b.reach[j])) continue;
-      const LayerCache both[] = {a, b};
-      LayersOfBlocks blocks(both);
+  const LayerCache both[] = {a, b};
+  LayersOfBlocks blocks(both);
+  for (uint32_t i = 0; i < PlaneCount(*a.view); ++i) {
+    for (uint32_t j = 0; j < PlaneCount(*b.view); ++j) {
+      if (i < 2 && j < 2 && !a.reach[i].Meets(b.reach[j])) continue;
       if (PlanesMeet(a, PlaneAt(*a.view, i), b, PlaneAt(*b.view, j), &blocks) !=
           Answer::kNo) {
         return true;

@@ -45,6 +45,9 @@ struct LayerCache {
   BlockTables blocks() const { return {*view, tokens, first_slot}; }
 };
 
+// The first and last bytes of a view's companions.
+LayerCache::Reach CompanionsReach(const LayerCache& cache);
+
 LayerCache CacheOf(const kvevict_view& view, uint32_t number,
                    const ListCounts& tokens, bool on_host,
                    uint32_t first_slot = 0);
@@ -72,7 +75,7 @@ Status CheckApart(const char* array, std::span<const LayerCache> layers);
 // another.
 Status CheckDistinct(const char* array, std::span<LayerCache> layers);
 
-// Whether K or V of two caches share a byte, with the exceptions above. Returns
+// Whether planes of two caches share a byte, with the exceptions above. Returns
 // true if it is too intricate to tell.
 bool Overlap(const LayerCache& a, const LayerCache& b);
 

@@ -169,6 +169,85 @@ Test(attend_errors, refuses_outputs_that_overlap) {
   EXPECT(test_is_filled(m.out, sizeof m.out), "out was written");
 }
 
+/* Biases and scales are read too, and may lie between results. */
+Test(attend_errors, refuses_outputs_over_companions) {
+  static float numbers[kTokens][kHeads][2];
+  static uint8_t codes[kTokens][kHeads][kDim];
+  for (int is_scale = 0; is_scale < 2; ++is_scale) {
+    for (int i = 0; i < kTokens * kHeads * 2; ++i) {
+      (&numbers[0][0][0])[i] = 0.5f;
+    }
+    kvevict_plane of_rows = PlaneOf(numbers, kHeads * 2, 2, 1);
+    of_rows.role = is_scale ? KVEVICT_ROLE_KEY_SCALE : KVEVICT_ROLE_BIAS;
+    view.companions = &of_rows;
+    view.n_companions = 1;
+    if (is_scale) {
+      view.k = PlaneOf(codes, 0, 0, kDim);
+      view.k.dtype = KVEVICT_DTYPE_U8;
+      view.k.token_stride_bytes = kHeads * kDim;
+      view.k.head_stride_bytes = kDim;
+    }
+    EXPECT_BAD(bad_out.data = of_rows.data,
+               "jobs[0].out overlaps jobs[0].view");
+    EXPECT_BAD(bad_lse.data = (uintptr_t)&numbers[3][1],
+               "jobs[0].row_lse overlaps jobs[0].view");
+    kvevict_plane between = PlaneOf(&numbers[0][0][1], kHeads * 2, 2, 1);
+    kvevict_attention_job job = good;
+    job.attention_sums = &between;
+    job.n_sum_heads = kHeads;
+    EXPECT_BAD((bad_sums = between, bad_sums.data = of_rows.data,
+                bad.n_sum_heads = kHeads, bad.attention_sums = &bad_sums),
+               "jobs[0].attention_sums overlaps jobs[0].view");
+    for (int i = 0; i < kTokens * kHeads; ++i) {
+      EXPECT((&numbers[0][0][0])[2 * i] == 0.5f, "number %d was written", i);
+    }
+    EXPECT_OK(Call(&job));
+    memset(m.out, TEST_GUARD, sizeof m.out);
+    memset(m.lse, TEST_GUARD, sizeof m.lse);
+  }
+}
+
+/* The workspace is written first, so no input may lie in it. */
+Test(attend_errors, refuses_a_workspace_that_overlaps) {
+  kvevict_workspace needs = KVEVICT_WORKSPACE_INIT;
+  EXPECT_OK(kvevict_attend_workspace(context, &good, 1, &needs));
+  EXPECT(needs.least_bytes > 64, "%zu bytes", needs.least_bytes);
+  uint8_t* const last = workspace + needs.least_bytes - 64;
+  kvevict_plane bias = PlaneOf(last, 0, kTokens, 1);
+  bias.role = KVEVICT_ROLE_BIAS;
+  bias.token_stride_bytes = sizeof(float);
+  memset(workspace, 0, sizeof workspace);
+  for (int part = 0; part < 5; ++part) {
+    kvevict_attention_job job = good;
+    kvevict_view of_job = view;
+    kvevict_plane moved = part == 3 ? queries : out;
+    moved.data = (uintptr_t)last;
+    job.view = &of_job;
+    if (part == 0) of_job.k.data = moved.data;
+    if (part == 1) of_job.v.data = moved.data;
+    if (part == 2) of_job.companions = &bias, of_job.n_companions = 1;
+    if (part == 3) job.queries = &moved;
+    if (part == 4) job.out = &moved;
+    EXPECT_INVALID(
+        kvevict_attend(context, &job, 1, workspace, needs.least_bytes, NULL),
+        "workspace 0x", "overlaps jobs[0]");
+    for (size_t i = 0; i < sizeof workspace; ++i) {
+      EXPECT(workspace[i] == 0, "part %d: byte %zu was written", part, i);
+    }
+    EXPECT(test_is_filled(m.out, sizeof m.out), "out was written");
+    /* Behind it there is room. */
+    bias.data = moved.data += 64;
+    if (part == 0) of_job.k.data = moved.data;
+    if (part == 1) of_job.v.data = moved.data;
+    EXPECT_OK(
+        kvevict_attend(context, &job, 1, workspace, needs.least_bytes, NULL));
+    bias.data = (uintptr_t)last;
+    memset(workspace, 0, sizeof workspace);
+    memset(m.out, TEST_GUARD, sizeof m.out);
+    memset(m.lse, TEST_GUARD, sizeof m.lse);
+  }
+}
+
 /* Queries and results alternate in one tensor, and jobs share caches. */
 Test(attend_errors, takes_outputs_between_inputs) {
   static float both[kQueries][kQHeads][2][kDim];

@@ -191,6 +191,61 @@ Test(score, scores_that_do_not_match_are_errors) {
   EXPECT_CUSTOM_BREAKS(plane.reserved[3] = 7, "scores.reserved", "7");
 }
 
+/* Scores may share no byte with K, V, biases or scales. */
+Test(score, scores_that_overlap_the_cache_are_errors) {
+  enum { kTokens = 32, kDim = 8 };
+  static struct {
+    uint8_t k[kTokens][kDim];
+    float v[kTokens][kDim], queries[8][kDim];
+    float bias[kTokens], scale[kTokens], scores[kTokens];
+  } m;
+  kvevict_layer_geometry layer = test_layer(1, 1, kDim, kDim);
+  layer.k_dtype = KVEVICT_DTYPE_U8;
+  layer.q_dtype = layer.v_dtype = KVEVICT_DTYPE_F32;
+  const kvevict_geometry geometry = test_geometry(1, kTokens, &layer);
+  test_plan* p = test_plan_create("snapkv:window=8,sink=0", &geometry,
+                                  KVEVICT_OPERATION_SCORE, 1);
+  kvevict_plane numbers[2] = {
+      kvevict_plane_token_major(m.bias, KVEVICT_DTYPE_F32, 1, 1),
+      kvevict_plane_token_major(m.scale, KVEVICT_DTYPE_F32, 1, 1)};
+  numbers[0].role = KVEVICT_ROLE_BIAS;
+  numbers[1].role = KVEVICT_ROLE_KEY_SCALE;
+  kvevict_view view = KVEVICT_VIEW_INIT;
+  view.n_kv_heads = 1;
+  view.k = kvevict_plane_token_major(m.k, KVEVICT_DTYPE_U8, 1, kDim);
+  view.v = kvevict_plane_token_major(m.v, KVEVICT_DTYPE_F32, 1, kDim);
+  view.companions = numbers;
+  view.n_companions = 2;
+  const kvevict_plane queries =
+      kvevict_plane_head_major(m.queries, KVEVICT_DTYPE_F32, 8, kDim);
+  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+  inputs.queries = &queries;
+  kvevict_score_job jobs[2] = {KVEVICT_SCORE_JOB_INIT, KVEVICT_SCORE_JOB_INIT};
+  float apart[kTokens];
+  for (int i = 0; i < 2; ++i) {
+    jobs[i].n_tokens = kTokens;
+    jobs[i].view = &view;
+    jobs[i].inputs = &inputs;
+    jobs[i].scores = i == 0 ? apart : m.scores;
+    jobs[i].scores_len = kTokens;
+  }
+  EXPECT_OK(
+      kvevict_score(p->plan, jobs, 2, p->workspace, p->workspace_bytes, NULL));
+  float* const bad[] = {(float*)&m.k[8], m.v[kTokens - 1], m.bias + kTokens - 1,
+                        m.scale};
+  for (int i = 0; i < 4; ++i) {
+    memset(&m, 0, sizeof m);
+    jobs[1].scores = bad[i];
+    EXPECT_INVALID(
+        kvevict_score(p->plan, jobs, 2, p->workspace, p->workspace_bytes, NULL),
+        "jobs[1]: scores 0x", "overlaps jobs[0]");
+    for (size_t b = 0; b < sizeof m; ++b) {
+      EXPECT(((const uint8_t*)&m)[b] == 0, "%d: byte %zu was written", i, b);
+    }
+  }
+  test_plan_destroy(p);
+}
+
 /* Rows do not all read head 0's. */
 Test(score, scores_without_strides_are_packed) {
   const kvevict_layer_geometry layer = test_layer(3, 3, 4, 0);
