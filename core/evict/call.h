@@ -225,6 +225,8 @@ MoveJob MoveOf(const EvictCall& call, const LayerOutcome& layer,
 std::span<LayerEviction> Moving(const EvictCall& call);
 
 // undo.cc: saves rows before they are evicted.
+// The first refuses policies that change rows that stay.
+Status CheckPolicyUndoes(const EvictCall& call);
 Status CheckUndo(const EvictCall& call);
 CheckedSize UndoBytes(const EvictCall& call);
 Status SaveRows(const EvictCall& call);

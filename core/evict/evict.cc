@@ -112,6 +112,7 @@ Status CheckEvict(EvictCall* call, const kvevict_evict_options& options,
   KV_RETURN_IF_ERROR(CheckWorkspace(call->context, workspace, workspace_bytes,
                                     NeedsToEvict(*call)));
   KV_RETURN_IF_ERROR(CheckOptions(sequence.logical_length(), options));
+  if (options.undo != nullptr) KV_RETURN_IF_ERROR(CheckPolicyUndoes(*call));
   const bool is_due = !TouchesNothing(call->policy) &&
                       sequence.prompt().IsDue(sequence.logical_length());
   if (!is_due && options.destinations == nullptr) {

@@ -90,20 +90,21 @@ uint32_t MostEvicted(const EvictCall& call, const LayerOutcome& layer) {
   return most;
 }
 
-Status CheckCanUndo(const EvictCall& call) {
+}  // namespace
+
+Status CheckPolicyUndoes(const EvictCall& call) {
   if (call.plan.merge().Merges()) {
     return Unsupported("undo: the policy merges rows into rows that stay");
   }
   if (FitsValues(call.policy)) {
-    return Unsupported("undo: the policy fits values that stay");
+    return Unsupported("undo: fit=%s changes values that stay",
+                       FitsBiases(call.policy) ? "bias-values" : "values");
   }
   if (call.policy.rotate != 0) {
     return Unsupported("undo: the policy rotates keys that stay");
   }
-  return CheckMoveByRow(call, "undo");
+  return Status();
 }
-
-}  // namespace
 
 // An upper bound if scores decide how many tokens a list keeps.
 CheckedSize UndoBytes(const EvictCall& call) {
@@ -123,7 +124,7 @@ CheckedSize UndoBytes(const EvictCall& call) {
 }
 
 Status CheckUndo(const EvictCall& call) {
-  KV_RETURN_IF_ERROR(CheckCanUndo(call));
+  KV_RETURN_IF_ERROR(CheckMoveByRow(call, "undo"));
   const CheckedSize bytes = UndoBytes(call);
   if (!bytes.ok()) return UndoOverflows();
   KV_RETURN_IF_ERROR(CheckMemory("undo", call.context, call.options.undo,
@@ -161,6 +162,7 @@ Status CheckUndoApart(const EvictCall& a, const EvictCall& b) {
 }
 
 Status FindUndoBytes(EvictCall* call, size_t* out) {
+  KV_RETURN_IF_ERROR(CheckPolicyUndoes(*call));
   if (TouchesNothing(call->policy) ||
       !call->sequence.prompt().IsDue(call->sequence.logical_length())) {
     KV_RETURN_IF_ERROR(FindCaches(*call));
@@ -172,7 +174,8 @@ Status FindUndoBytes(EvictCall* call, size_t* out) {
               std::max(1u, call->slots.Longest()));
   Status status = FindBudgets(*call);
   call->End();
-  if (status.ok() && call->LosesTokens()) status = CheckCanUndo(*call);
+  if (status.ok() && call->LosesTokens())
+    status = CheckMoveByRow(*call, "undo");
   if (!status.ok()) return status;
   const CheckedSize bytes = UndoBytes(*call);
   if (!bytes.ok()) return UndoOverflows();

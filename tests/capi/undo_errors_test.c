@@ -109,25 +109,30 @@ Test(undo_errors, empties_the_report) {
 Test(undo_errors, what_changes_rows_that_stay_is_refused) {
   static const char* const kPolicies[] = {
       "knorm:budget=20,merge=values",
-      "streaming-llm:budget=20,sink=3,rotate=yes"};
+      "streaming-llm:budget=20,sink=3,rotate=yes",
+      "streaming-llm:budget=20,sink=3,reference=4,fit=values",
+      "streaming-llm:budget=20,sink=3,reference=4,fit=bias-values"};
+  static const char* const kWords[] = {"merges", "rotates", "fit=values",
+                                       "fit=bias-values"};
   float inv_freq[8] = {1.0f};
-  for (uint32_t i = 0; i < 2; ++i) {
+  /* 10 tokens are within the budget, so nothing would go. */
+  for (uint32_t i = 0; i < 8; ++i) {
     kvevict_layer_geometry layer = test_layer(4, 2, 16, 8);
     kvevict_geometry geometry = test_geometry(3, 100, &layer);
     geometry.rope_inv_freq = inv_freq;
     geometry.rope_inv_freq_len = 8;
-    test_plan* plan =
-        test_plan_create(kPolicies[i], &geometry, KVEVICT_OPERATION_EVICT, 1);
+    test_plan* plan = test_plan_create(kPolicies[i / 2], &geometry,
+                                       KVEVICT_OPERATION_EVICT, 1);
     test_model* m = test_undo_model("knorm:budget=20", 60); /* has the caches */
     kvevict_sequence* sequence = NULL;
     EXPECT_OK(kvevict_sequence_create(plan->plan, &sequence));
-    EXPECT_OK(kvevict_sequence_append(sequence, 60, NULL));
+    EXPECT_OK(kvevict_sequence_append(sequence, i % 2 ? 10 : 60, NULL));
     size_t n_bytes = 5;
     test_lent undo = test_lend(1 << 16);
     kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
     options.undo = undo.memory;
     options.undo_bytes = undo.n_bytes;
-    const char* const word = i == 0 ? "merges" : "rotates";
+    const char* const word = kWords[i / 2];
     EXPECT_FAILS(kvevict_sequence_undo_bytes(sequence, m->views, 3, &n_bytes),
                  KVEVICT_ERROR_UNSUPPORTED, "undo", word);
     EXPECT_FAILS(
