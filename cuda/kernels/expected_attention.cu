@@ -162,6 +162,9 @@ KV_KERNEL(expected_softmax, ExpectedParams, kExpectedThreads, 1) {
   }
   most = OverBlock<kExpectedThreads>(
       most, most_of_warps, [](float a, float b) { return b > a ? b : a; });
+  // Biases may hide all slots, whose scores are then 0.
+  const bool is_hidden = KV_BIAS != 0 && most == -ToFloat<kF32>(kInfinityBits);
+  if (is_hidden) most = 0.0f;
   float sum = 0.0f;
 #pragma unroll 4
   for (uint32_t i = first; i < n_tokens; i += kExpectedThreads) {
@@ -169,7 +172,7 @@ KV_KERNEL(expected_softmax, ExpectedParams, kExpectedThreads, 1) {
   }
   sum = OverBlock<kExpectedThreads>(sum, sum_of_warps,
                                     [](float a, float b) { return a + b; });
-  const float scale = 1.0f / sum;
+  const float scale = is_hidden ? 0.0f : 1.0f / sum;
 #pragma unroll 4
   for (uint32_t i = first; i < n_tokens; i += kExpectedThreads) {
     const float v = Exp2((LoadGlobal<float>(at(i)) - most) * kLog2E);

@@ -40,6 +40,15 @@ KV_DEVICE float LogSum(const RowSum& row) {
 // v - v is NaN for infinity, else 0.
 KV_DEVICE float FiniteOrNan(float v) { return v + (v - v); }
 
+// The log-sum-exp that weights are relative to. If biases hide all slots of a
+// row, its weights are 0.
+KV_DEVICE float LogSumOf(float lse) {
+  if (KV_BIAS != 0 && lse == -ToFloat<kF32>(kInfinityBits)) {
+    return -kNoReference;
+  }
+  return FiniteOrNan(lse);
+}
+
 KV_DEVICE bool KnowsLse(const Work& work) {
   return KV_SINKS == 0 && work.layer.row_lse != 0;
 }
@@ -67,11 +76,10 @@ KV_DEVICE float RowLogSum(const Work& work, uint32_t block, uint32_t r) {
         work.layer.row_lse +
         (uint64_t{work.kv_head} * kGroup + row.head) * work.p.lse_head_stride +
         StoredRow(work, row.window) * work.p.lse_row_stride);
-    return FiniteOrNan(lse * 1.4426950408889634f);
+    return LogSumOf(lse * 1.4426950408889634f);
   }
   if constexpr (KV_CHUNKS != 0) {
-    return FiniteOrNan(
-        LoadGlobal<float>(PartialAddress(work, blockIdx.x, row)));
+    return LogSumOf(LoadGlobal<float>(PartialAddress(work, blockIdx.x, row)));
   }
   const uint32_t n_splits = SplitsOfLayer(work);
   const uint64_t first = PartialAddress(work, 0, row);
@@ -89,7 +97,7 @@ KV_DEVICE float RowLogSum(const Work& work, uint32_t block, uint32_t r) {
     }
   }
   if constexpr (KV_SINKS != 0) all = Join(all, {RowSink(work, row), 1.0f});
-  return FiniteOrNan(LogSum(all));
+  return LogSumOf(LogSum(all));
 }
 
 // The base of the exponents of a row's weights: its log-sum-exp minus the
