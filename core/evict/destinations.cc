@@ -87,7 +87,8 @@ Status CheckDestinations(EvictCall& call) {
   }
   if (FitsValues(call.policy)) {
     return InvalidArgument(
-        "destinations with fit values: it would change the rows of the views");
+        "destinations with fit=%s: it would change the rows of the views",
+        FitsBiases(call.policy) ? "bias-values" : "values");
   }
   for (const LayerOutcome& layer : call.layers) {
     const Status status = CheckOne(call, layer);

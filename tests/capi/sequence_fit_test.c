@@ -504,14 +504,14 @@ Test(sequence_fit, evictions_say_what_is_missing) {
   options.destinations = m->views;
   options.destinations_len = 2;
   EXPECT_INVALID(test_model_evict(m, &options, NULL),
-                 "destinations with fit values");
+                 "destinations with fit=values");
   options.destinations = NULL;
   options.destinations_len = 0;
   static uint8_t undo[1 << 20] __attribute__((aligned(64)));
   options.undo = undo;
   options.undo_bytes = sizeof undo;
   EXPECT_FAILS(test_model_evict(m, &options, NULL), KVEVICT_ERROR_UNSUPPORTED,
-               "undo", "fits values");
+               "undo", "fit=values");
   cr_expect_eq(test_model_stored(m, 0), 80);
   test_model_check(m, "after errors");
   test_model_destroy(m);

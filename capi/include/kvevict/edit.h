@@ -242,6 +242,9 @@ typedef struct kvevict_edit {
  * kvevict_sequence_exact_prefix() tokens are as if the text had always been the
  * new one. To make all of them so, compute the tokens behind that prefix again.
  *
+ * Biases of slots move with their rows. Those of new rows are 0 after
+ * kvevict_paged_edit(); in planes of the caller, the caller writes the 0.
+ *
  * New tokens have positions first .. first + n_new - 1. In every layer and head
  * they have n_new consecutive slots, and kvevict_sequence_slot_of_position()
  * tells the first. Make room in the views, call, then write the new rows, with

@@ -95,7 +95,9 @@ typedef struct kvevict_paged_cache_options {
  * Tells how many bytes the blocks of all layers take. Recent rows do not count:
  * each sequence allocates its own, min(recent_tokens + block_size - 1,
  * max_tokens) * n_kv_heads rows of K and V per layer.
- * @param[in]  plan       Non-NULL; only its geometry counts.
+ * @param[in]  plan       Non-NULL. Its geometry counts, and whether its policy
+ *                        has fit=bias-values, which adds an f32 per row and
+ *                        KV head.
  * @param[in]  options    Non-NULL.
  * @param[out] out_bytes  Non-NULL.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also if the size does not
@@ -109,8 +111,8 @@ KVEVICT_API kvevict_status kvevict_paged_cache_bytes(
 /**
  * Creates a cache whose blocks are all free.
  * @param[in]  plan       Non-NULL. Its context, geometry and max_tokens (the
- *                        most that a sequence may hold) count, its policy does
- *                        not.
+ *                        most that a sequence may hold) count. Of its policy
+ *                        only fit=bias-values does: rows then have biases.
  * @param[in]  options    Non-NULL.
  * @param[out] out_cache  Non-NULL. Destroy with kvevict_paged_cache_destroy().
  * @return As kvevict_paged_cache_bytes(); KVEVICT_ERROR_OUT_OF_MEMORY.
@@ -189,9 +191,11 @@ KVEVICT_API void kvevict_paged_sequence_destroy(
     kvevict_paged_sequence* sequence) KVEVICT_NOEXCEPT;
 
 /**
- * Makes room for tokens behind the last one, in every layer. Their rows have
+ * Makes room for tokens behind the last one, in every layer. Their K and V have
  * unspecified content until the engine writes them through
- * kvevict_paged_sequence_view() or kvevict_paged_sequence_write().
+ * kvevict_paged_sequence_view() or kvevict_paged_sequence_write(). Biases are 0,
+ * for each head behind the rows that the last eviction, edit or
+ * kvevict_paged_sequence_fit() left it; shared blocks with these are copied.
  *
  * The call quantizes recent rows that are no longer among the last ones. New
  * rows before first_recent of the view are quantized when they are written.
@@ -209,7 +213,8 @@ KVEVICT_API kvevict_status kvevict_paged_sequence_append(
 
 /**
  * Drops the last tokens of layers that hold more than new_length, recent rows
- * first, and frees the blocks that become empty.
+ * first, and frees the blocks that become empty. If heads hold different
+ * numbers, call kvevict_paged_sequence_fit() instead.
  * @param[in] sequence    Non-NULL.
  * @param[in] new_length  The most tokens that a layer holds afterwards.
  */
