@@ -136,7 +136,7 @@ static void Score(const recorded* r, const char* target, const char* policy,
   ScoreView(&r->geometry, &r->view, &r->inputs, target, policy, scores);
 }
 
-/* Of keys before RoPE times the recorded matrix. */
+/* Scores keys before RoPE times the recorded matrix. */
 static void ScoreProducts(const recorded* r, const char* target,
                           const char* policy, float* scores) {
   static float products[kHeads * kTokens * kSketch];

@@ -30,7 +30,7 @@ class Side {
   // ---- The doors, of one layer at n_tokens ----
 
   // Scores by the last queries before position `logical`; 0: before n_tokens.
-  // Of h2o these are sum_rows; 0: all.
+  // For h2o they are sum_rows; 0 means all.
   std::vector<float> Score(uint32_t layer, uint32_t n_tokens,
                            const kvevict_plane* row_lse = nullptr,
                            uint32_t logical = 0, uint32_t sum_rows = 0);

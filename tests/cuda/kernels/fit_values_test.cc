@@ -447,7 +447,7 @@ void TestFit() {
         DTypeOfTurn(turn), kDims[turn / kNDTypes % std::size(kDims)],
         1 + random.Below(2), is_long ? 300 : 80, random);
     // Without biases, then with them.
-    const uint32_t round = turn < 24 ? 0 : turn % 3 == 0 ? 1 : 2;
+    const uint32_t round = turn < Turns(48) / 2 ? 0 : turn % 3 == 0 ? 1 : 2;
     most = std::max(most, Check(k, is_long, round, random, turn, &sides));
   }
   if (sides.n_free == 0 || sides.n_least == 0 || sides.n_most == 0) {
