@@ -208,25 +208,9 @@ void FindCache(const AttendJob& job, uint32_t part, bool on_host,
   out->cache = CacheOf(view, 0, tokens, on_host);
 }
 
-// The range from the first byte of a part to its last. Usually ranges are far
-// apart.
-using Reach = LayerCache::Reach;
-struct PartReach {
-  Reach reach[3];  // of K, V and companions of the view
-
-  bool Meets(const Reach& other) const {
-    return reach[0].Meets(other) || reach[1].Meets(other) ||
-           reach[2].Meets(other);
-  }
-  bool Meets(const PartReach& other) const {
-    return Meets(other.reach[0]) || Meets(other.reach[1]) ||
-           Meets(other.reach[2]);
-  }
-};
-
 Status CheckApart(std::span<const AttendJob> jobs, bool on_host,
                   std::span<const uint8_t> workspace) {
-  PartReach reaches[kMaxJobs][kNParts];
+  Reaches reaches[kMaxJobs][kNParts];
   const auto begin = reinterpret_cast<uintptr_t>(workspace.data());
   const auto check = [&](size_t i, uint32_t part, size_t j, uint32_t other) {
     if (i == j && part == other) return Status();
@@ -242,9 +226,7 @@ Status CheckApart(std::span<const AttendJob> jobs, bool on_host,
     for (uint32_t part = 0; part < kNParts; ++part) {
       PartCache one;
       FindCache(jobs[i], part, on_host, &one);
-      PartReach& reach = reaches[i][part];
-      std::copy_n(one.cache.reach, 2, reach.reach);
-      reach.reach[2] = CompanionsReach(one.cache);
+      const Reaches& reach = reaches[i][part] = one.cache.reach;
       if (workspace.empty()) continue;
       if (!reach.Meets(Reach{begin, begin + workspace.size() - 1})) continue;
       one.cache.number = static_cast<uint32_t>(i);

@@ -70,11 +70,7 @@ Status CheckTwoApart(const LayerCache& a, const LayerCache& b) {
     if (caches[i].view->block_size != 0) return Status();
     caches[i].owner = i;
   }
-  for (const LayerCache::Reach& p : a.reach) {
-    for (const LayerCache::Reach& q : b.reach) {
-      if (p.Meets(q)) return CheckApart("views", caches);
-    }
-  }
+  if (a.reach.Meets(b.reach)) return CheckApart("views", caches);
   return Status();
 }
 

@@ -49,11 +49,23 @@ Extent ExtentOf(const LayerCache& cache, const kvevict_plane& plane) {
 }
 
 // The first and last bytes of a plane with slots.
-LayerCache::Reach ReachOf(const LayerCache& cache, const kvevict_plane& plane) {
+Reach ReachOf(const LayerCache& cache, const kvevict_plane& plane) {
   if (plane.address_table != 0) return {0, UINT64_MAX};  // blocks are anywhere
   const Extent extent = ExtentOf(cache, plane);
   return {static_cast<uint64_t>(extent.begin),
           static_cast<uint64_t>(extent.end - 1)};
+}
+
+Reach CompanionsReach(const LayerCache& cache) {
+  Reach all{UINT64_MAX, 0};
+  for (uint32_t i = 2; i < PlaneCount(*cache.view); ++i) {
+    const kvevict_plane& plane = PlaneAt(*cache.view, i);
+    if (!HasRows(*cache.view, plane) || IsEmpty(cache, plane)) continue;
+    const Reach reach = ReachOf(cache, plane);
+    all.first = std::min(all.first, reach.first);
+    all.last = std::max(all.last, reach.last);
+  }
+  return all;
 }
 
 // Whether the host can tell that both caches have a block in common. Blocks
@@ -274,21 +286,10 @@ LayerCache CacheOf(const kvevict_view& view, uint32_t number,
   }
   for (uint32_t i = 0; i < 2; ++i) {
     if (!IsPresent(PlaneAt(view, i))) continue;
-    cache.reach[i] = ReachOf(cache, PlaneAt(view, i));
+    cache.reach.of[i] = ReachOf(cache, PlaneAt(view, i));
   }
+  if (PlaneCount(view) > 2) cache.reach.of[2] = CompanionsReach(cache);
   return cache;
-}
-
-LayerCache::Reach CompanionsReach(const LayerCache& cache) {
-  LayerCache::Reach all{UINT64_MAX, 0};
-  for (uint32_t i = 2; i < PlaneCount(*cache.view); ++i) {
-    const kvevict_plane& plane = PlaneAt(*cache.view, i);
-    if (!HasRows(*cache.view, plane) || IsEmpty(cache, plane)) continue;
-    const LayerCache::Reach reach = ReachOf(cache, plane);
-    all.first = std::min(all.first, reach.first);
-    all.last = std::max(all.last, reach.last);
-  }
-  return all;
 }
 
 bool AreOne(const kvevict_view& a, const kvevict_view& b) {
@@ -316,7 +317,7 @@ Status CheckApart(const char* array, std::span<const LayerCache> layers) {
   const auto check = [&](uint32_t l, uint32_t i, uint32_t m, uint32_t j) {
     const LayerCache& a = layers[l];
     const LayerCache& b = layers[m];
-    if (i < 2 && j < 2 && !a.reach[i].Meets(b.reach[j])) return Status();
+    if (!a.reach.OfPlane(i).Meets(b.reach.OfPlane(j))) return Status();
     if (AreShared(a, i, b, j)) return Status();
     const Answer answer =
         PlanesMeet(a, PlaneAt(*a.view, i), b, PlaneAt(*b.view, j), &blocks);
@@ -350,7 +351,7 @@ bool Overlap(const LayerCache& a, const LayerCache& b) {
   LayersOfBlocks blocks(both);
   for (uint32_t i = 0; i < PlaneCount(*a.view); ++i) {
     for (uint32_t j = 0; j < PlaneCount(*b.view); ++j) {
-      if (i < 2 && j < 2 && !a.reach[i].Meets(b.reach[j])) continue;
+      if (!a.reach.OfPlane(i).Meets(b.reach.OfPlane(j))) continue;
       if (PlanesMeet(a, PlaneAt(*a.view, i), b, PlaneAt(*b.view, j), &blocks) !=
           Answer::kNo) {
         return true;
@@ -375,11 +376,11 @@ Status CheckApartFrom(const char* name, const void* memory, uint64_t n_bytes,
       CacheOf(view, 0, static_cast<uint32_t>(n_bytes / row_bytes), true);
   for (uint32_t l = 0; l < caches.size(); ++l) {
     const LayerCache& cache = caches[l];
-    if (cache.owner != l) continue;
+    if (cache.owner != l || !cache.reach.Meets(lent.reach)) continue;
     const LayerCache both[] = {cache, lent};
     LayersOfBlocks blocks(both);
     for (uint32_t i = 0; i < PlaneCount(*cache.view); ++i) {
-      if (i < 2 && !cache.reach[i].Meets(lent.reach[0])) continue;
+      if (!cache.reach.OfPlane(i).Meets(lent.reach.of[0])) continue;
       const kvevict_plane& plane = PlaneAt(*cache.view, i);
       if (PlanesMeet(cache, plane, lent, view.k, &blocks) == Answer::kNo) {
         continue;
@@ -417,7 +418,7 @@ Status CheckPlanesApart(const LayerCache& cache) {
     for (uint32_t i = 0; i < j; ++i) {
       const kvevict_plane& a = PlaneAt(view, i);
       const kvevict_plane& b = PlaneAt(view, j);
-      if (j < 2 && !cache.reach[i].Meets(cache.reach[j])) continue;
+      if (!cache.reach.OfPlane(i).Meets(cache.reach.OfPlane(j))) continue;
       const Answer answer = PlanesMeet(cache, a, cache, b, &blocks);
       if (answer == Answer::kNo) continue;
       return InvalidArgument(

@@ -14,6 +14,29 @@ namespace kvevict {
 // The most companions of a view, as many as a 64-bit set has room for.
 inline constexpr uint32_t kMaxCompanions = 64;
 
+// A range from its first byte to its last.
+struct Reach {
+  uint64_t first = 1, last = 0;
+  bool Meets(const Reach& other) const {
+    return first <= other.last && other.first <= last;
+  }
+};
+
+// The ranges of K, of V and of all companions. Usually they are far apart from
+// those of others.
+struct Reaches {
+  Reach of[3];
+
+  // Companions follow K and V.
+  const Reach& OfPlane(uint32_t i) const { return of[i < 2 ? i : 2]; }
+  bool Meets(const Reach& other) const {
+    return of[0].Meets(other) || of[1].Meets(other) || of[2].Meets(other);
+  }
+  bool Meets(const Reaches& other) const {
+    return Meets(other.of[0]) || Meets(other.of[1]) || Meets(other.of[2]);
+  }
+};
+
 // The rows of one layer: the slots of a valid view that a call reads or writes.
 struct LayerCache {
   const kvevict_view* view = nullptr;
@@ -29,13 +52,7 @@ struct LayerCache {
   bool knows_blocks = false;
   int32_t lowest_block = 0;
   int32_t highest_block = 0;
-  // The first and last bytes of K and V. Usually ranges are far apart.
-  struct Reach {
-    uint64_t first = 1, last = 0;
-    bool Meets(const Reach& other) const {
-      return first <= other.last && other.first <= last;
-    }
-  } reach[2];
+  Reaches reach;
   // Bit i: companion i is also a plane of an earlier layer.
   uint64_t shared_companions = 0;
 
@@ -44,9 +61,6 @@ struct LayerCache {
   bool IsEmpty() const { return tokens.most <= first_slot; }
   BlockTables blocks() const { return {*view, tokens, first_slot}; }
 };
-
-// The first and last bytes of a view's companions.
-LayerCache::Reach CompanionsReach(const LayerCache& cache);
 
 LayerCache CacheOf(const kvevict_view& view, uint32_t number,
                    const ListCounts& tokens, bool on_host,
