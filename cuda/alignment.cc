@@ -64,7 +64,7 @@ Status CheckKeysAligned(const kvevict_view& view) {
 }
 
 Status CheckBiasesAligned(const kvevict_view& view) {
-  const kvevict_plane* const biases = FindRole(view, KVEVICT_ROLE_BIAS);
+  const kvevict_plane* const biases = BiasesOf(view);
   if (biases == nullptr) return Status();
   return CheckPlaneAligned("biases", view, *biases);
 }

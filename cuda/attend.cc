@@ -93,17 +93,13 @@ bool AttendTogether(const AttendJob& a, const AttendJob& b) {
          LseBytes(a).value() == LseBytes(b).value();
 }
 
-const kvevict_plane* BiasesOf(const AttendJob& job) {
-  return FindRole(job.view, KVEVICT_ROLE_BIAS);
-}
-
 ModuleKey ReaderOf(const Context& context, ModuleId module,
                    const AttendJob& job) {
   ModuleKey key = ReaderOf(context, module,
                            KindsOf(RowsOf(kPlain, job.queries)) |
                                KindsOf(RowsOf(job.view, job.view.k)) |
                                KindsOf(RowsOf(job.view, job.values())));
-  if (BiasesOf(job) != nullptr) key.Add("KV_BIAS", 1);
+  if (BiasesOf(job.view) != nullptr) key.Add("KV_BIAS", 1);
   return key;
 }
 
@@ -124,7 +120,7 @@ ModuleKey KeyOfMma(const Context& context, const AttendJob& job) {
   const RowKinds kinds = KindsOf(RowsOf(job.view, job.view.k)) |
                          KindsOf(RowsOf(job.view, job.values()));
   if (kinds.token_groups) key.Add("KV_TOKEN_GROUPS", 1);
-  if (BiasesOf(job) != nullptr) key.Add("KV_BIAS", 1);
+  if (BiasesOf(job.view) != nullptr) key.Add("KV_BIAS", 1);
   key.dynamic_shared_bytes =
       ShapeAttendMma(q_dtype, k_dtype, v_dtype, AttendPadded(k_dim),
                      AttendPadded(job.v_head_dim), row_warps)
@@ -188,11 +184,11 @@ AttendParams ParamsOf(const Context& context, Jobs<AttendJob> batch,
   p.query_scale = caps ? first.softmax_scale / first.logit_softcap
                        : first.softmax_scale * kLog2E;
   p.cap = first.logit_softcap * kLog2E;
-  const kvevict_plane* const biases = BiasesOf(first);
+  const kvevict_plane* const biases = BiasesOf(first.view);
   if (biases != nullptr) p.biases = LayoutOf(view, *biases);
   for (size_t i = 0; i < batch.size(); ++i) {
     const AttendJob& job = batch[i];
-    if (biases != nullptr) p.bias_bases[i] = BaseOf(*BiasesOf(job));
+    if (biases != nullptr) p.bias_bases[i] = BaseOf(*BiasesOf(job.view));
     p.layers[i] = {job.queries.data,
                    BaseOf(job.view.k),
                    BaseOf(job.values()),

@@ -62,10 +62,6 @@ struct Parts {
   }
 };
 
-const kvevict_plane* BiasesOf(const kvevict_view& view) {
-  return FindRole(view, KVEVICT_ROLE_BIAS);
-}
-
 // Rows of f32 [n_q_heads, n_queries, dim].
 kvevict_plane Packed(uint64_t data, uint32_t dim, uint32_t n_queries) {
   kvevict_plane plane{};

@@ -104,8 +104,8 @@ bool ShareNumbers(const kvevict_view& a, const kvevict_plane& plane_a,
 }
 
 bool HaveLikeBiases(const kvevict_view& a, const kvevict_view& b) {
-  const kvevict_plane* const x = FindRole(a, KVEVICT_ROLE_BIAS);
-  const kvevict_plane* const y = FindRole(b, KVEVICT_ROLE_BIAS);
+  const kvevict_plane* const x = BiasesOf(a);
+  const kvevict_plane* const y = BiasesOf(b);
   if (x == nullptr || y == nullptr) return x == y;
   return SameLayout(LayoutOf(a, *x), LayoutOf(b, *y));
 }

@@ -26,7 +26,7 @@ ModuleKey ScorerOf(const Context& context, const ScoreJob& job) {
   const kvevict_view& view = *job.view;
   ModuleKey key = ReaderOf(context, ModuleId::expected_attention,
                            KindsOf(RowsOf(view, view.k)));
-  if (FindRole(view, KVEVICT_ROLE_BIAS) != nullptr) key.Add("KV_BIAS", 1);
+  if (BiasesOf(view) != nullptr) key.Add("KV_BIAS", 1);
   return key;
 }
 
@@ -49,12 +49,12 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
   ReduceParams reduce = ReductionOf(args.policy.group, p.group);
   reduce.n_out_rows = g.n_kv_heads;
   reduce.tokens = p.tokens;
-  const kvevict_plane* const biases = FindRole(*first.view, KVEVICT_ROLE_BIAS);
+  const kvevict_plane* const biases = BiasesOf(*first.view);
   if (biases != nullptr) p.biases = LayoutOf(*first.view, *biases);
   for (size_t i = 0; i < batch.size(); ++i) {
     const ScoreJob& job = batch[i];
     if (biases != nullptr) {
-      p.bias_bases[i] = BaseOf(*FindRole(*job.view, KVEVICT_ROLE_BIAS));
+      p.bias_bases[i] = BaseOf(*BiasesOf(*job.view));
     }
     const uint64_t rows = apart == 0
                               ? AddressOf(job.rows)

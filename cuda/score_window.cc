@@ -204,11 +204,8 @@ class Scorer {
     return cuda::ScorerOf(
         context_, g_, form_,
         {paged, job.tokens.each != nullptr, UsesMma(job), TakesFew(job),
-         HasSinks(job), BiasesOf(job) != nullptr,
+         HasSinks(job), BiasesOf(*job.view) != nullptr,
          KindsOf(RowsOf(*job.view, job.view->k)).token_groups});
-  }
-  static const kvevict_plane* BiasesOf(const ScoreJob& job) {
-    return FindRole(*job.view, KVEVICT_ROLE_BIAS);
   }
   Status Attend(Jobs<ScoreJob> jobs, const Part& part) const;
   Status ReduceGroups(Jobs<ScoreJob> jobs) const;
@@ -303,7 +300,7 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
     p.logit_stride = args_.n_tokens;
   }
   p.tokens = tokens.table();
-  const kvevict_plane* const biases = BiasesOf(first);
+  const kvevict_plane* const biases = BiasesOf(*first.view);
   if (biases != nullptr) p.biases = LayoutOf(*first.view, *biases);
   uint64_t sums = part.sums;
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -323,7 +320,7 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
     sums += uint64_t{g_.n_q_heads} * job.tokens.most * sizeof(float);
     layer.n_tokens = job.tokens.most;
     layer.first_count = tokens.FirstOf(job.tokens);
-    if (biases != nullptr) p.bias_bases[i] = BaseOf(*BiasesOf(job));
+    if (biases != nullptr) p.bias_bases[i] = BaseOf(*BiasesOf(*job.view));
   }
   const ModuleKey module = ScorerOf(first);
   if (TakesFew(first)) {

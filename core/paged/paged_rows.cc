@@ -31,10 +31,7 @@ bool IsPlain(const kvevict_plane& plane) {
 void LeavePart(const PagedRows& rows, kvevict_plane* companions,
                kvevict_view* view) {
   const RowChange lacks = {!IsPresent(rows.k), !IsPresent(rows.v)};
-  if (!lacks.any() &&
-      (!kHasBiases || FindRole(*view, KVEVICT_ROLE_BIAS) == nullptr)) {
-    return;
-  }
+  if (!lacks.any() && BiasesOf(*view) == nullptr) return;
   if (lacks.k) view->k = kvevict_plane{};
   if (lacks.v) view->v = kvevict_plane{};
   uint32_t n = 0;
@@ -139,7 +136,7 @@ void PagedSequence::ClearBiases(uint32_t layer, uint32_t head, uint32_t first,
                                 uint32_t n) {
   if (!kHasBiases) return;
   const kvevict_view view = CodedView(layer);
-  const kvevict_plane* const biases = FindRole(view, KVEVICT_ROLE_BIAS);
+  const kvevict_plane* const biases = BiasesOf(view);
   if (biases == nullptr || head >= view.n_kv_heads) return;
   for (uint32_t slot = first; slot < first + n; ++slot) {
     std::memset(SlotAt(view, *biases, slot) + head * biases->head_stride_bytes,

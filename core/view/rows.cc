@@ -150,8 +150,7 @@ RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
 }
 
 RowSource HeadBiases(const kvevict_view& view, uint32_t head) {
-  const kvevict_plane* const plane =
-      kHasBiases ? FindRole(view, KVEVICT_ROLE_BIAS) : nullptr;
+  const kvevict_plane* const plane = BiasesOf(view);
   return plane == nullptr ? RowSource() : BareRows(view, *plane, head);
 }
 

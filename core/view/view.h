@@ -7,6 +7,7 @@
 
 #include "core/evict/keep_lists.h"
 #include "core/kernels/row_source.h"
+#include "core/parts.h"
 #include "core/status.h"
 #include "core/view/row_change.h"
 
@@ -119,6 +120,11 @@ Status CheckComplete(const kvevict_view& view,
 
 // The companion with a role; nullptr if there is none.
 const kvevict_plane* FindRole(const kvevict_view& view, kvevict_role role);
+
+// The biases of slots; nullptr if the view, or this build, has none.
+inline const kvevict_plane* BiasesOf(const kvevict_view& view) {
+  return kHasBiases ? FindRole(view, KVEVICT_ROLE_BIAS) : nullptr;
+}
 
 // Checks that K and V of a valid view have the scales needed to read them.
 Status CheckScales(const kvevict_view& view, bool reads_keys,

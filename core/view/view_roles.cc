@@ -184,7 +184,7 @@ Status CheckRoles(const kvevict_view& view) {
     return InvalidArgument("first_recent %u, but no companion is recent",
                            view.first_recent);
   }
-  if (kHasBiases && FindRole(view, KVEVICT_ROLE_BIAS) != nullptr) {
+  if (BiasesOf(view) != nullptr) {
     return InvalidArgument(
         "companions: rows have a bias, and there are recent rows: a view has "
         "one of both");
