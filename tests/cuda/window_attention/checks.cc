@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 #include "tests/cuda/kernels/codes.h"
 
@@ -127,6 +128,30 @@ void TakesAnyLayout(const AttentionVariant& v, Random& random) {
                  {RandomLayer(v, 2, QueryRows(v) + random.Below(80), random)},
                  layout, {.seed = random.Next()});
   }
+}
+
+void CheckVariants(const char* seed, std::span<const AttentionVariant> variants,
+                   std::initializer_list<const char*> in_any_order,
+                   std::initializer_list<const char*> by_formula) {
+  Random random(TestSeed(seed));
+  size_t n = 0;
+  for (const AttentionVariant& v : variants) {
+    MatchesTheOracle(v, simt::kPolicies[n++ % std::size(simt::kPolicies)],
+                     random);
+    TakesAnyLayout(v, random);
+    KeepsToTheErrorBound(v, random);
+  }
+  const auto find = [&](const char* name) -> const AttentionVariant& {
+    for (const AttentionVariant& v : variants) {
+      if (std::strcmp(v.name, name) == 0) return v;
+    }
+    std::fprintf(stderr, "no variant %s\n", name);
+    std::exit(1);
+  };
+  for (const char* name : in_any_order) {
+    IsTheSameInAnyOrderOfThreads(find(name), random);
+  }
+  for (const char* name : by_formula) KeepsToTheFormula(find(name));
 }
 
 }  // namespace kvevict::cuda

@@ -3,6 +3,8 @@
 #ifndef KVEVICT_TESTS_CUDA_WINDOW_ATTENTION_CHECKS_H_
 #define KVEVICT_TESTS_CUDA_WINDOW_ATTENTION_CHECKS_H_
 
+#include <initializer_list>
+#include <span>
 #include <string>
 
 #include "tests/cuda/window_attention/launch.h"
@@ -11,6 +13,12 @@ namespace kvevict::cuda {
 
 // Fails unless `error` is empty.
 void Expect(const char* what, const std::string& error);
+
+// Checks all variants. Those of the two lists are also run in other orders of
+// threads, and with numbers that are not finite.
+void CheckVariants(const char* seed, std::span<const AttentionVariant> variants,
+                   std::initializer_list<const char*> in_any_order,
+                   std::initializer_list<const char*> by_formula);
 
 // Layers of three lengths in one launch, one of them with its row log-sum-exps.
 void MatchesTheOracle(const AttentionVariant& variant, simt::Policy policy,

@@ -1,8 +1,4 @@
 // The plain form of window_attention.cu against double precision.
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <iterator>
 #include <vector>
 
 #include "tests/cuda/window_attention/checks.h"
@@ -14,17 +10,5 @@
 
 int main() {
   using namespace kvevict::cuda;
-  kvevict::Random random(kvevict::TestSeed("window_attention_fma"));
-  size_t n = 0;
-  for (const AttentionVariant& v : kVariants) {
-    const auto policy =
-        kvevict::simt::kPolicies[n++ % std::size(kvevict::simt::kPolicies)];
-    MatchesTheOracle(v, policy, random);
-    TakesAnyLayout(v, random);
-    KeepsToTheErrorBound(v, random);
-  }
-  for (const char* name : {"odd", "packed"}) {
-    IsTheSameInAnyOrderOfThreads(FindVariant(name), random);
-  }
-  for (const char* name : {"odd"}) KeepsToTheFormula(FindVariant(name));
+  CheckVariants("window_attention_fma", kVariants, {"odd", "packed"}, {"odd"});
 }

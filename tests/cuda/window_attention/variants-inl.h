@@ -43,13 +43,5 @@ const std::vector<AttentionVariant> kVariants = {
 #undef KV_ATTENTION_VARIANT
 };
 
-const AttentionVariant& FindVariant(const char* name) {
-  for (const AttentionVariant& v : kVariants) {
-    if (std::strcmp(v.name, name) == 0) return v;
-  }
-  std::fprintf(stderr, "no variant %s\n", name);
-  std::exit(1);
-}
-
 }  // namespace
 }  // namespace kvevict::cuda
