@@ -25,9 +25,9 @@ bool IsPlain(const kvevict_plane& plane) {
   return InfoOf(static_cast<DType>(plane.dtype)).is_plain();
 }
 
-// Removes from a sequence's view the planes that `rows` lack, biases among
-// them, and their companions. Companions of the other planes are copied to `companions`, which
-// has room for kMostCompanions.
+// Removes from a sequence's view its biases, the planes that `rows` lack, and
+// the companions of these. Companions of other planes are copied to
+// `companions`, which has room for kMostCompanions.
 void LeavePart(const PagedRows& rows, kvevict_plane* companions,
                kvevict_view* view) {
   const RowChange lacks = {!IsPresent(rows.k), !IsPresent(rows.v)};

@@ -546,11 +546,10 @@ enum kvevict_role KVEVICT_INT32 {
  * the same G, and the view is no ring. Writing such rows requantizes whole
  * groups: see kvevict_compact().
  *
- * A bias plane holds one f32 per token and head: 0 until a policy with
- * fit=bias-values changes it, so the engine writes 0 for each new token. It is
- * a part of every logit after scale and cap, of kvevict_attend() and of signals
- * that compute attention; -infinity hides a slot. The engine's own attention
- * must add it, and log-sum-exps include it.
+ * A bias plane holds one f32 per token and head. The engine writes 0 for each
+ * new token, and a policy with fit=bias-values changes it. kvevict_attend(),
+ * signals that compute attention and the engine's own attention add it to each
+ * logit, after scale and cap; -infinity hides a slot. Log-sum-exps include it.
  *
  * A recent plane holds the last rows, which are not quantized yet: f32, f16 or
  * bf16, packed, in no blocks, slot t at data + (t - first_recent) *

@@ -193,9 +193,10 @@ KVEVICT_API void kvevict_paged_sequence_destroy(
 /**
  * Makes room for tokens behind the last one, in every layer. Their K and V have
  * unspecified content until the engine writes them through
- * kvevict_paged_sequence_view() or kvevict_paged_sequence_write(). Biases are 0,
- * for each head behind the rows that the last eviction, edit or
- * kvevict_paged_sequence_fit() left it; shared blocks with these are copied.
+ * kvevict_paged_sequence_view() or kvevict_paged_sequence_write(). The biases of
+ * new rows are 0. A head's new rows begin behind those that the last eviction,
+ * edit or kvevict_paged_sequence_fit() left it. Shared blocks that hold new
+ * biases are copied first.
  *
  * The call quantizes recent rows that are no longer among the last ones. New
  * rows before first_recent of the view are quantized when they are written.
