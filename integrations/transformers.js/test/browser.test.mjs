@@ -56,12 +56,14 @@ async function open() {
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
   const profile = mkdtempSync(join(tmpdir(), "kvevict-"));
   const browser = spawn(process.env.KVEVICT_CHROMIUM,
-    [...FLAGS, `--user-data-dir=${profile}`, `http://127.0.0.1:${server.address().port}/`], { stdio: "ignore" });
+    [...FLAGS, `--user-data-dir=${profile}`, `http://127.0.0.1:${server.address().port}/`],
+    { stdio: "ignore", detached: true });
   const ended = new Promise((resolve) => browser.on("exit", resolve));
   try {
     return await Promise.race([posted, ended.then((code) => ({ error: `the browser ended with ${code}` }))]);
   } finally {
-    browser.kill("SIGKILL");
+    // The whole group, which `detached` has made: its other processes write to the profile.
+    if (browser.exitCode === null) process.kill(-browser.pid, "SIGKILL");
     await ended;
     server.close();
     rmSync(profile, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 });

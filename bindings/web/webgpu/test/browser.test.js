@@ -65,7 +65,7 @@ test(
     const browser = spawn(
       chromium,
       [...FLAGS, `--user-data-dir=${profile}`, `http://127.0.0.1:${port}/`],
-      { stdio: 'ignore' },
+      { stdio: 'ignore', detached: true },
     );
     const ended = new Promise((resolve) => browser.on('exit', resolve));
     try {
@@ -81,7 +81,8 @@ test(
       }
       assert.equal(result.cases.length, 3);
     } finally {
-      browser.kill('SIGKILL');
+      // The whole group, which `detached` has made: its other processes write to the profile.
+      if (browser.exitCode === null) process.kill(-browser.pid, 'SIGKILL');
       await ended;
       server.close();
       rmSync(profile, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 });
