@@ -1,5 +1,7 @@
 # cmake -DOUT=file.inc "-DFILES=a.cu;b.cuh" [-DKERNELS=kernels.inc] -P embed.cmake
-# Writes the texts of FILES as rows of SourceText, included by kernel_text.cc.
+# Writes the texts of FILES as rows of SourceText, included by kernel_text.cc. Lines of
+# comment become empty and lines lose their indentation, so that the library is smaller
+# and NVRTC's messages still have the line numbers of the files.
 # With KERNELS also lists the kernels that they define: each file is a module,
 # and each KV_KERNEL(entry, ...) an entry point of it, in every variant.
 set(rows "")
@@ -13,7 +15,10 @@ foreach(file IN LISTS FILES)
   if(NOT end EQUAL -1)
     message(FATAL_ERROR "${file} holds the end of a raw string")
   endif()
-  string(APPEND rows "{\"${name}\", R\"kvevict(${text})kvevict\"},\n")
+  string(REGEX REPLACE "\n +" "\n" stripped "\n${text}")
+  string(REGEX REPLACE "\n//[^\n]*" "\n" stripped "${stripped}")
+  string(SUBSTRING "${stripped}" 1 -1 stripped)
+  string(APPEND rows "{\"${name}\", R\"kvevict(${stripped})kvevict\"},\n")
   if(KERNELS)
     get_filename_component(module "${file}" NAME_WE)
     string(APPEND kernels "KVEVICT_MODULE(${module})\n")
