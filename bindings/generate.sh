@@ -10,7 +10,7 @@ shift 2
 cd "$(dirname "$0")/.."
 include=${INCLUDE:-$PWD/capi/include}
 rm -rf "$out"
-mkdir -p "$out"
+mkdir -p "$out/tests/dev/kvevict" # of C#; of Java in its package
 pkg/abi/table.sh "$include/kvevict" >"$out/table"
 # Lists the functions, except for those that no reader of a message could have called.
 grep -ohE '\bkvevict_[a-z0-9_]+\(' "$include"/kvevict/*.h | LC_ALL=C sort -u | tr -d '(' |

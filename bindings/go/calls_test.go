@@ -146,11 +146,9 @@ func init() {
 			return workspaceText(r.context(l).AttendWorkspace(each(l, "jobs", r.attention)))
 		},
 		"budget_for_mass": func(r *replay, l *line) (string, error) {
-			o := r.structOf("mass_options", l.string("options"))
-			budgets, err := r.context(l).BudgetForMass(each(l, "layers", r.layerScores), MassOptions{
-				Scope: Scope(o.int("scope")), Mass: o.float("mass"), Sink: o.int("n_sink"),
-				Recent: o.int("n_recent"), EveryRow: o.flag("every_row"),
-			})
+			var o MassOptions
+			o.apply(r.structOf("mass_options", l.string("options")))
+			budgets, err := r.context(l).BudgetForMass(each(l, "layers", r.layerScores), o)
 			return " budgets=" + listed(budgets), err
 		},
 

@@ -70,6 +70,23 @@ func (l *line) float(key string) float64 {
 	return parse[float64](l.values[key])
 }
 
+// set is the value of a key at the address of a field, which stays as it is without the key.
+func (l *line) set(key string, field any) {
+	if !l.has(key) {
+		return
+	}
+	switch to := reflect.ValueOf(field).Elem(); {
+	case to.CanInt():
+		to.SetInt(l.int64(key))
+	case to.CanUint():
+		to.SetUint(uint64(l.int64(key)))
+	case to.CanFloat():
+		to.SetFloat(l.float(key))
+	default:
+		to.SetBool(l.flag(key))
+	}
+}
+
 func parse[T int | int32 | uint32 | int64 | float32 | float64](text string) T {
 	value, err := strconv.ParseFloat(text, 64) // exact for whole numbers below 2^53
 	if err != nil {

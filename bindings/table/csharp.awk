@@ -1,7 +1,8 @@
 # C#: Enums.cs has the public enums; NativeStructs.cs constants and structs under their
 # C names, which sequential layout lays out as C does; NativeNames.cs the names here of
 # functions that messages name; PolicyParameters.cs the properties of KvPolicy; Options.cs
-# those of structs that callers fill, Fill(), which writes them, and Of(), which reads them.
+# those of structs that callers fill, Fill(), which writes them, and Of(), which reads them;
+# tests/ReplayFields.cs sets these properties to what a line of the transcript names.
 BEGIN {
   language = "csharp"; prefix = "Kv"; nothing = "null"; counted = 1; n_names = "count"
   named = "n_kv_heads=KvHeads n_q_heads=QueryHeads n_sum_heads=SumHeads n_query_rows=QueryRows n_reference_rows=ReferenceRows " \
@@ -37,6 +38,8 @@ BEGIN {
   of_kind["flag"] = "bool"; of_kind["word"] = "string"
   of_scalar["count"] = of_scalar["int"] = "int"; of_scalar["size"] = of_scalar["long"] = "long"
   of_scalar["flag"] = "bool"; of_scalar["float"] = "float"; of_scalar["double"] = "double"
+  read_by["count"] = read_by["int"] = read_by["enum"] = "Int"; read_by["size"] = read_by["long"] = "Long"
+  read_by["flag"] = "Flag"; read_by["float"] = "Float"; read_by["double"] = "Double"
   enums = out "/Enums.cs"; structs = out "/NativeStructs.cs"
   made_first = "// Made from the headers by bindings/table.\n"
   made = made_first "namespace KvEvict;\n"
@@ -102,9 +105,11 @@ END {
          substr(properties, 2) > (out "/PolicyParameters.cs")
   printf "%susing System.Runtime.InteropServices;\n\nnamespace KvEvict;\n%s", made_first, \
          filling > (out "/Options.cs")
+  printf "%snamespace KvEvict.Tests;\n\ninternal static class ReplayFields\n{\n%s}\n", made_first, \
+         substr(replays, 2) > (out "/tests/ReplayFields.cs")
 }
 
-function make_options(struct, i, of, in_struct, set, typed, properties, writes, reads) {
+function make_options(struct, i, of, in_struct, set, typed, properties, writes, reads, named, value) {
   of = (struct, "csharp") in option ? option[struct, "csharp"] : "record-struct"
   in_struct = of ~ /struct/
   # What a call may find changed is set, what belongs to a value is given once.
@@ -118,6 +123,11 @@ function make_options(struct, i, of, in_struct, set, typed, properties, writes, 
     if (field_by[i] != "given")
       properties = properties summary(field_doc[i], "    ") "    public " typed " " \
                    field_here[i] " { get; " set "; }" initial(i) "\n\n"
+    value = "l." read_by[field_by[i] == "int" ? "int" : field_kind[i]] "(\"" field_name[i] "\")"
+    if (field_by[i] != "given")
+      named = named "        " (of ~ /class/ ? "o." : "") field_here[i] " = l.Has(\"" field_name[i] "\") ? " \
+              (field_kind[i] == "enum" ? "(" typed ")" : "") value " : o." field_here[i] \
+              (of ~ /class/ ? ";\n" : ",\n")
     writes = writes "        native->" (field_name[i] in reserved ? "@" : "") field_name[i] \
              " = " written(i) ";\n"
     reads = reads "        " field_here[i] " = " read(i, typed) ",\n"
@@ -130,6 +140,10 @@ function make_options(struct, i, of, in_struct, set, typed, properties, writes, 
     filling = filling "\n    internal static unsafe " options_name(struct) " Of(" struct \
               "* native) => new()\n    {\n" reads "    };\n"
   filling = filling "}\n"
+  if (named == "" || (of ~ /class/ && set == "init")) return
+  replays = replays "\n    internal static " options_name(struct) " Apply(this Line l, " \
+            options_name(struct) " o)" \
+            (of ~ /class/ ? "\n    {\n" named "        return o;\n    }\n" : " => o with\n    {\n" named "    };\n")
 }
 
 # A property as C has it, and the other way round.

@@ -2,7 +2,8 @@
 # is options.go.in with the fields that a line @STRUCT stands for, and the methods that copy them.
 # internal/native has structs.go, where pointers are numbers and the caller keeps what
 # they point to alive; layout_test.go, which compiles only if Go lays the structs out as
-# C does; and names.go, the names here of functions that messages name.
+# C does; and names.go, the names here of functions that messages name. replay_fields_test.go
+# sets the fields of options.go to what a line of the transcript names.
 BEGIN {
   language = "go"; nothing = "nil"; counted = 1
   named = "n_queries=Rows KVEVICT_POSITION_NEXT=PositionNext " \
@@ -78,11 +79,12 @@ END {
   printf "%spackage native\n\n// OwnName is what Go calls a function of C.\nfunc OwnName(name string) " \
          "string {\nswitch name {\n%s}\nreturn name\n}\n", made, names > (out "/names.go")
   write_options()
+  printf "%spackage kvevict\n%s", made, replays > (out "/replay_fields_test.go")
   sub(/the headers/, "params.inc", made)
   printf "%spackage kvevict\n%s", made, parameters > (out "/parameters.go")
 }
 
-function make_options(struct, i, typed, from, value, copies, reads, native) {
+function make_options(struct, i, typed, from, value, copies, reads, native, named) {
   native = "native." type_name(struct)
   for (i = 1; i <= n_fields; i++) {
     typed = field_kind[i] == "enum" ? type_name(field_c_type[i]) \
@@ -91,6 +93,8 @@ function make_options(struct, i, typed, from, value, copies, reads, native) {
     if (field_by[i] != "given")
       fields_of[struct] = fields_of[struct] wrapped(prose(field_doc[i]), "\t// ") "\t" \
                           field_here[i] " " typed "\n"
+    if (field_by[i] != "given")
+      named = named "l.set(\"" field_name[i] "\", &o." field_here[i] ")\n"
     value = "o." field_here[i]
     if (typed == "int") value = "count(err, \"" field_here[i] "\", " value ")"
     if (field_by[i] == "int") value = "uint64(" value ")"
@@ -108,6 +112,8 @@ function make_options(struct, i, typed, from, value, copies, reads, native) {
   if ((struct, "read") in option)
     methods = methods "\n// read sets these fields to those of a struct that C filled.\n" \
               "func (o *" options_name(struct) ") read(n *" native ") {\n" reads "}\n"
+  if (named != "")
+    replays = replays "\nfunc (o *" options_name(struct) ") apply(l *line) {\n" named "}\n"
 }
 function write_options(line, file, struct) {
   file = out "/options.go"

@@ -2,7 +2,8 @@
 # offsets of the structs; Names.java the names here of functions that messages name;
 # PolicyParameters.java the getters of Policy and the setters of its builder; a file
 # *Fields.java per struct that callers fill, which setters of its properties are in, and fill(),
-# which writes them, and take(), which reads them; `sources` lists these files.
+# which writes them, and take(), which reads them; `sources` lists these files;
+# tests/dev/kvevict/ReplayFields.java sets these properties to what a line of the transcript names.
 BEGIN {
   language = "java"; nothing = "null"; begins_small = 1; counted = 1; n_names = "count"
   named = "n_kv_heads=kvHeads n_q_heads=queryHeads n_sum_heads=sumHeads n_query_rows=queryRows n_reference_rows=referenceRows " \
@@ -23,6 +24,8 @@ BEGIN {
   accessor["count"] = accessor["int"] = "Int"; accessor["size"] = accessor["long"] = "Long"
   accessor["flag"] = "Flag"; accessor["float"] = "Float"; accessor["double"] = "Double"
   accessor["enum"] = "Enum"
+  read_by["count"] = read_by["int"] = "count"; read_by["size"] = read_by["long"] = "number"
+  read_by["flag"] = "flag"; read_by["float"] = "single"; read_by["double"] = "real"
   given_as["number"] = given_as["count"] = given_as["word"] = "value"
   given_as["seed"] = "Long.toUnsignedString(value)"; given_as["flag"] = "value ? 1 : 0"
   abi = out "/Abi.java"
@@ -90,9 +93,11 @@ END {
          "    abstract Policy.Builder set(String key, String value);\n%s  }\n}\n", getters,
          setters > (out "/PolicyParameters.java")
   print (out "/PolicyParameters.java") > (out "/sources")
+  printf "%simport dev.kvevict.Transcript.Line;\n\nfinal class ReplayFields {\n  private ReplayFields() {}\n%s}\n", made, \
+         replays > (out "/tests/dev/kvevict/ReplayFields.java")
 }
 
-function make_options(struct, i, of, name, builds, typed, fields, setters, puts, takes, at, file) {
+function make_options(struct, i, of, name, builds, typed, fields, setters, puts, takes, at, file, named) {
   if (option[struct, "java"] == "none") return
   name = options_name(struct) "Fields"; of = "Abi." type_name(struct) "."
   builds = option[struct, "java"] == "build"
@@ -107,7 +112,13 @@ function make_options(struct, i, of, name, builds, typed, fields, setters, puts,
             tolower(substr(accessor[field_kind[i]], 1, 1)) substr(accessor[field_kind[i]], 2) \
             "At" at (field_kind[i] == "enum" ? ", " typed ".class" : "") ");\n"
     enum = field_c_type[i]
-    if (field_by[i] != "given") setters = setters "\n" setter(i, typed, builds)
+    if (field_by[i] != "given") {
+      setters = setters "\n" setter(i, typed, builds)
+      named = named "    o = l.has(\"" field_name[i] "\") ? o." setter_name(i, builds) "(" \
+              (field_kind[i] == "enum" ? "l.constant(" typed ".class, " \
+                                       : "l." read_by[typed == "int" ? "int" : field_kind[i]] "(") \
+              "\"" field_name[i] "\")) : o;\n"
+    }
   }
   file = out "/" name ".java"
   print file > (out "/sources")
@@ -121,6 +132,12 @@ function make_options(struct, i, of, name, builds, typed, fields, setters, puts,
            takes > file
   print "}" > file
   close(file)
+  if (named != "")
+    replays = replays "\n  static <T extends " name "<T>> T apply(Line l, T o) {\n" named "    return o;\n  }\n"
+}
+
+function setter_name(i, builds) {
+  return builds ? field_here[i] : "with" toupper(substr(field_here[i], 1, 1)) substr(field_here[i], 2)
 }
 
 function setter(i, typed, builds, here, value) {
@@ -130,8 +147,7 @@ function setter(i, typed, builds, here, value) {
   if (field_kind[i] == "enum") value = "Objects.requireNonNull(" here ", \"" here "\")"
   return comment(field_doc[i], "  ", "@param " here " the value\n@return " \
                                      (builds ? "this" : "a copy with it")) \
-         "  public T " (builds ? here : "with" toupper(substr(here, 1, 1)) substr(here, 2)) \
-         "(" typed " " here ") {\n    T next = next();\n    next." here " = " value \
+         "  public T " setter_name(i, builds) "(" typed " " here ") {\n    T next = next();\n    next." here " = " value \
          ";\n    return next;\n  }\n"
 }
 

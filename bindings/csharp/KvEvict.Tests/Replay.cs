@@ -36,23 +36,12 @@ internal class Replay
     {
         if (name.Length == 0) return default;
         Line l = Struct("plane", name);
-        return new KvPlane
+        return l.Apply(new KvPlane
         {
             Region = Memory(l.Text("data")),
             Offset = l.Long("offset"),
-            TokenStride = l.Long("token_stride_bytes"),
-            HeadStride = l.Long("head_stride_bytes"),
-            ElementStride = l.Long("element_stride_bytes"),
-            BlockStride = l.Long("block_stride_bytes"),
-            DType = (KvDType)l.Int("dtype"),
-            HeadDim = l.Int("head_dim"),
-            RowBytes = l.Int("row_bytes"),
-            GroupElements = l.Int("group_elems"),
-            GroupStride = l.Long("group_stride_bytes"),
             AddressTable = Memory(l.Text("address_table")),
-            Role = (KvRole)l.Int("role"),
-            GroupTokens = l.Int("group_tokens"),
-        };
+        });
     }
 
     protected KvView View(string name)
@@ -60,58 +49,43 @@ internal class Replay
         if (name == "-") return null!;
         if (Handles.GetValueOrDefault(name) is KvView lent) return lent;
         Line l = Struct("view", name);
-        return new KvView(l.Int("n_kv_heads"), Plane(l.Text("k")), Plane(l.Text("v")))
+        return l.Apply(new KvView(l.Int("n_kv_heads"), Plane(l.Text("k")), Plane(l.Text("v")))
         {
             Companions = l.Each("companions", Plane),
-            BlockSize = l.Int("block_size"),
             BlockTable = Memory(l.Text("block_table")),
-            BlockTableHeadStride = l.Long("block_table_head_stride"),
-            RingSlots = l.Int("ring_slots"),
-            RingFirst = l.Int("ring_first"),
-            SharedBlockCount = l.Int("n_shared_blocks"),
-            FirstRecent = l.Int("first_recent"),
-        };
+        });
     }
 
     protected KvSignalInputs Inputs(string name)
     {
         if (name is "" or "-") return default;
         Line l = Struct("signal_inputs", name);
-        return new KvSignalInputs
+        return l.Apply(new KvSignalInputs
         {
             Queries = Plane(l.Text("queries")),
-            QueryRows = l.Int("n_query_rows"),
             RowLse = Plane(l.Text("row_lse")),
             Scores = Plane(l.Text("scores")),
             AttentionSums = Plane(l.Text("attention_sums")),
-            SumHeads = l.Int("n_sum_heads"),
             QueryMean = Plane(l.Text("query_mean")),
             QueryCovariance = Plane(l.Text("query_covariance")),
             KeyFilter = Plane(l.Text("key_filter")),
             TokenWeights = Plane(l.Text("token_weights")),
             QueryCenters = Plane(l.Text("query_centers")),
             ReferenceQueries = Plane(l.Text("reference_queries")),
-            ReferenceRows = l.Int("n_reference_rows"),
             ReferencePositions = Memory(l.Text("reference_positions")),
-        };
+        });
     }
 
     private KvLayerGeometry Layer(string name)
     {
         Line l = Struct("layer_geometry", name);
-        return new KvLayerGeometry
+        return l.Apply(new KvLayerGeometry
         {
-            Cache = (KvLayerCache)l.Int("cache"),
             QueryHeads = l.Int("n_q_heads"),
             KvHeads = l.Int("n_kv_heads"),
             KeyHeadDim = l.Int("k_head_dim"),
             ValueHeadDim = l.Int("v_head_dim"),
-            QueryType = (KvDType)l.Int("q_dtype"),
-            KeyType = (KvDType)l.Int("k_dtype"),
-            ValueType = (KvDType)l.Int("v_dtype"),
-            SoftmaxScale = l.Float("softmax_scale"),
-            LogitSoftcap = l.Float("logit_softcap"),
-        };
+        });
     }
 
     protected KvGeometry Geometry(string name)
@@ -142,14 +116,11 @@ internal class Replay
         var policy = Handle<KvPolicy>(line);
         if (!line.Has("options")) return new KvPlan(context, geometry, policy);
         Line l = Struct("plan_options", line.Text("options"));
-        return new KvPlan(context, geometry, policy, new KvPlanOptions
+        return new KvPlan(context, geometry, policy, l.Apply(new KvPlanOptions
         {
             HeadBudgets = l.Ints("head_budgets"),
             LayerBudgets = l.Each("layer_budgets", text => double.Parse(text)),
-            ReportMass = l.Flag("report_mass"),
-            HasDestinations = l.Flag("has_destinations"),
-            DraftTokens = l.Int("draft_tokens"),
-        });
+        }));
     }
 
     protected KvScoreJob ScoreJob(string name)
@@ -157,23 +128,21 @@ internal class Replay
         Line l = Struct("score_job", name);
         // The binding asks for a view, even if no row is read.
         KvView view = l.Has("view") ? View(l.Text("view")) : new KvView(2, default);
-        return new KvScoreJob(l.Int("layer"), view, l.Int("n_tokens"))
+        return l.Apply(new KvScoreJob(l.Int("layer"), view, l.Int("n_tokens"))
         {
-            SeenCount = l.Int("n_seen"),
             TokenCounts = Memory(l.Text("token_counts")),
             Inputs = Inputs(l.Text("inputs")),
             Scores = Memory(l.Text("scores")),
-        };
+        });
     }
 
     protected KvKeepLists KeepLists(string name)
     {
         Line l = Struct("keep_lists", name);
-        return new KvKeepLists(Memory(l.Text("slots")), l.Int("count"), l.Int("n_lists"))
+        return l.Apply(new KvKeepLists(Memory(l.Text("slots")), l.Int("count"), l.Int("n_lists"))
         {
-            ListStride = l.Long("list_stride"),
             Counts = Memory(l.Text("counts")),
-        };
+        });
     }
 
     protected KvTokenRange Range(string name)
@@ -185,32 +154,19 @@ internal class Replay
     protected KvEdit Edit(string name)
     {
         Line l = Struct("edit", name);
-        return new KvEdit(l.Int("first"), l.Int("end"))
-        {
-            Kind = (KvEditKind)l.Int("kind"),
-            NewCount = l.Int("n_new"),
-            To = l.Int("to"),
-            Positions = (KvEditPositions)l.Int("positions"),
-        };
+        return l.Apply(new KvEdit(l.Int("first"), l.Int("end")));
     }
 
     protected KvSelectOptions SelectOptions(string name)
     {
         Line l = Struct("select_options", name);
-        return new KvSelectOptions
+        return l.Apply(new KvSelectOptions
         {
-            TokenCount = l.Int("n_tokens"),
             TokenCounts = Memory(l.Text("token_counts")),
             Scores = Memory(l.Text("scores")),
-            RowCount = l.Int("n_rows"),
-            Reduce = (KvReduce)l.Int("reduce"),
-            SinkCount = l.Int("n_sink"),
-            RecentCount = l.Int("n_recent"),
-            Tie = (KvTie)l.Int("tie"),
-            SelectBlock = l.Int("select_block"),
             ProtectedSlots = l.Ints("protected_slots"),
             Ranges = l.Each("ranges", Range),
-        };
+        });
     }
 
     protected KvMove Move(string name)
@@ -222,14 +178,7 @@ internal class Replay
         int count = l.Int("n_tokens");
         KvMove move = l.Has("keep") ? new KvMove(view, count, KeepLists(l.Text("keep"))) { Destination = to }
             : KvMove.All(view, count, to!);
-        return move with
-        {
-            TokenCounts = Memory(l.Text("token_counts")),
-            Merge = (KvMerge)l.Int("merge"),
-            MergeThreshold = l.Double("merge_threshold"),
-            MergeFraction = l.Double("merge_fraction"),
-            FirstSlot = l.Int("first_slot"),
-        };
+        return l.Apply(move with { TokenCounts = Memory(l.Text("token_counts")) });
     }
 
     protected KvRotation Rotation(string name)
@@ -242,20 +191,14 @@ internal class Replay
     protected KvAttention Attention(string name)
     {
         Line l = Struct("attention_job", name);
-        return new KvAttention(View(l.Text("view")), l.Int("n_tokens"), l.Int("n_q_heads"), l.Int("n_queries"),
+        return l.Apply(new KvAttention(View(l.Text("view")), l.Int("n_tokens"), l.Int("n_q_heads"), l.Int("n_queries"),
                                Plane(l.Text("queries")), Plane(l.Text("out")))
         {
             TokenCounts = Memory(l.Text("token_counts")),
-            ValueHeadDim = l.Int("v_head_dim"),
-            Window = l.Int("window"),
-            NonCausal = l.Flag("non_causal"),
-            SoftmaxScale = l.Float("softmax_scale"),
-            LogitSoftcap = l.Float("logit_softcap"),
             SinkLogits = Memory(l.Text("sink_logits")),
             RowLse = Plane(l.Text("row_lse")),
             AttentionSums = Plane(l.Text("attention_sums")),
-            SumHeads = l.Int("n_sum_heads"),
-        };
+        });
     }
 
     protected KvLayerScores LayerScores(string name)
@@ -269,13 +212,7 @@ internal class Replay
     protected KvMassOptions MassOptions(string name)
     {
         Line l = Struct("mass_options", name);
-        return new KvMassOptions(l.Double("mass"))
-        {
-            Scope = (KvScope)l.Int("scope"),
-            SinkCount = l.Int("n_sink"),
-            RecentCount = l.Int("n_recent"),
-            EveryRow = l.Flag("every_row"),
-        };
+        return l.Apply(new KvMassOptions(l.Double("mass")));
     }
 
     protected KvObservation Observation(string name)
@@ -292,15 +229,14 @@ internal class Replay
     {
         if (name.Length == 0) return default;
         Line l = Struct("evict_options", name);
-        return new KvEvictOptions
+        return l.Apply(new KvEvictOptions
         {
             ProtectedPositions = l.Ints("protected_positions"),
             Inputs = l.Each("inputs", Inputs),
             Undo = Memory(l.Text("undo")),
             Ranges = l.Each("ranges", Range),
-            ByTable = l.Flag("by_table"),
             Destinations = l.Each("destinations", View),
-        };
+        });
     }
 
     protected int[][]? PositionLists(string name) => name == "-" ? null :
@@ -310,16 +246,7 @@ internal class Replay
     protected KvPagedCacheOptions PagedCacheOptions(string name)
     {
         Line l = Struct("paged_cache_options", name);
-        return new KvPagedCacheOptions(l.Int("n_blocks"))
-        {
-            BlockSize = l.Int("block_size"),
-            Layout = (KvBlockLayout)l.Int("layout"),
-            Memory = Memory(l.Text("memory")),
-            NumberDType = (KvDType)l.Int("number_dtype"),
-            GroupTokens = l.Int("group_tokens"),
-            RecentTokens = l.Int("recent_tokens"),
-            RecentDType = (KvDType)l.Int("recent_dtype"),
-        };
+        return l.Apply(new KvPagedCacheOptions(l.Int("n_blocks")) { Memory = Memory(l.Text("memory")) });
     }
 
     protected KvPagedRows PagedRows(string name)

@@ -1,5 +1,7 @@
 package dev.kvevict;
 
+import static dev.kvevict.ReplayFields.apply;
+
 import dev.kvevict.Transcript.Line;
 import java.nio.ByteBuffer;
 import java.nio.LongBuffer;
@@ -30,11 +32,7 @@ class Replay {
       LongBuffer table = names.buffers.get(l.text("address_table")).bytes.asLongBuffer();
       plane = plane.withAddressTable(table);
     }
-    plane = plane.withElementStride(l.number("element_stride_bytes")).withBlockStride(l.number("block_stride_bytes"));
-    if (l.has("group_elems")) {
-      plane = plane.withGroupElements(l.count("group_elems")).withGroupStride(l.number("group_stride_bytes"));
-    }
-    return plane.withRole(l.constant(Role.class, "role")).withGroupTokens(l.count("group_tokens"));
+    return apply(l, plane);
   }
 
   View view(String name) {
@@ -47,15 +45,10 @@ class Replay {
     Line l = names.struct("view", name);
     View.Builder view = View.builder(l.count("n_kv_heads")).k(plane(l.text("k"))).v(plane(l.text("v")));
     l.each("companions", this::plane).forEach(view::companion);
-    int blockSize = l.count("block_size");
     if (l.has("block_table")) {
-      view.paged(blockSize, names.ints(l.text("block_table")));
-    } else if (blockSize > 0) {
-      view.blockSize(blockSize);
+      view.paged(l.count("block_size"), names.ints(l.text("block_table")));
     }
-    return view.blockTableHeadStride(l.number("block_table_head_stride"))
-        .ringSlots(l.count("ring_slots")).ringFirst(l.count("ring_first")).sharedBlockCount(l.count("n_shared_blocks"))
-        .firstRecent(l.count("first_recent")).build();
+    return apply(l, view).build();
   }
 
   SignalInputs inputs(String name) {
@@ -66,32 +59,23 @@ class Replay {
       return SignalInputs.NONE;
     }
     Line l = names.struct("signal_inputs", name);
-    return SignalInputs.NONE.withQueries(plane(l.text("queries"))).withQueryRows(l.count("n_query_rows"))
+    return apply(l, SignalInputs.NONE).withQueries(plane(l.text("queries")))
         .withRowLse(plane(l.text("row_lse"))).withScores(plane(l.text("scores")))
-        .withAttentionSums(plane(l.text("attention_sums"))).withSumHeads(l.count("n_sum_heads"))
+        .withAttentionSums(plane(l.text("attention_sums")))
         .withQueryStatistics(plane(l.text("query_mean")), plane(l.text("query_covariance")))
         .withKeyFilter(plane(l.text("key_filter"))).withTokenWeights(plane(l.text("token_weights")))
         .withQueryCenters(plane(l.text("query_centers")))
-        .withReferenceQueries(plane(l.text("reference_queries"))).withReferenceRows(l.count("n_reference_rows"))
+        .withReferenceQueries(plane(l.text("reference_queries")))
         .withReferencePositions(l.has("reference_positions") ? names.ints(l.text("reference_positions")) : null);
-  }
-
-  private <B extends LayerBuilder<B>> B layer(B builder, Line l) {
-    return builder.cache(l.constant(LayerCache.class, "cache"))
-        .queryHeads(l.count("n_q_heads")).kvHeads(l.count("n_kv_heads"))
-        .keyHeadDim(l.count("k_head_dim")).valueHeadDim(l.count("v_head_dim"))
-        .queryType(l.constant(DType.class, "q_dtype")).keyType(l.constant(DType.class, "k_dtype"))
-        .valueType(l.constant(DType.class, "v_dtype"))
-        .softmaxScale(l.single("softmax_scale")).logitSoftcap(l.single("logit_softcap"));
   }
 
   Geometry geometry(String name) {
     Line l = names.struct("geometry", name);
     List<Line> layers = l.each("layers", layer -> names.struct("layer_geometry", layer));
     Geometry geometry = layers.size() == 1
-        ? layer(Geometry.builder().layers(l.count("n_layers")).maxTokens(l.count("max_tokens")), layers.get(0)).build()
+        ? apply(layers.get(0), Geometry.builder().layers(l.count("n_layers")).maxTokens(l.count("max_tokens"))).build()
         : Geometry.of(l.count("max_tokens"), layers.stream()
-            .map(each -> layer(LayerGeometry.builder(), each).build()).toList());
+            .map(each -> apply(each, LayerGeometry.builder()).build()).toList());
     Check.equal(l.count("n_layers"), geometry.layerCount());
     return geometry
         .withRope(l.constant(RopeLayout.class, "rope_layout"), names.floatArray(l.text("rope_inv_freq")))
@@ -103,24 +87,21 @@ class Replay {
       return PlanOptions.NONE;
     }
     Line l = names.struct("plan_options", name);
-    return PlanOptions.NONE.withHeadBudgets(l.counts("head_budgets"))
-        .withLayerBudgets(l.list("layer_budgets").stream().mapToDouble(Double::parseDouble).toArray())
-        .withReportMass(l.flag("report_mass")).withDestinations(l.flag("has_destinations"))
-        .withDraftTokens(l.count("draft_tokens"));
+    return apply(l, PlanOptions.NONE).withHeadBudgets(l.counts("head_budgets"))
+        .withLayerBudgets(l.list("layer_budgets").stream().mapToDouble(Double::parseDouble).toArray());
   }
 
   ScoreJob scoreJob(String name) {
     Line l = names.struct("score_job", name);
-    ScoreJob job = ScoreJob.of(l.count("layer"), l.count("n_tokens"), names.floats(l.text("scores")))
-        .withSeenCount(l.count("n_seen")).withInputs(inputs(l.text("inputs")));
+    ScoreJob job = apply(l, ScoreJob.of(l.count("layer"), l.count("n_tokens"), names.floats(l.text("scores"))))
+        .withInputs(inputs(l.text("inputs")));
     job = l.has("token_counts") ? job.withTokenCounts(names.ints(l.text("token_counts"))) : job;
     return l.has("view") ? job.withView(view(l.text("view"))) : job;
   }
 
   KeepLists keepLists(String name) {
     Line l = names.struct("keep_lists", name);
-    KeepLists lists = KeepLists.of(names.ints(l.text("slots")), l.count("n_lists"), l.count("count"))
-        .withListStride(l.number("list_stride"));
+    KeepLists lists = apply(l, KeepLists.of(names.ints(l.text("slots")), l.count("n_lists"), l.count("count")));
     return l.has("counts") ? lists.withCounts(names.ints(l.text("counts"))) : lists;
   }
 
@@ -135,15 +116,12 @@ class Replay {
     int end = l.count("end");
     Edit edit = l.constant(EditKind.class, "kind") == EditKind.MOVE ? Edit.move(first, end, l.count("to"))
         : Edit.replace(first, end, l.count("n_new"));
-    return edit.withPositions(l.constant(EditPositions.class, "positions"));
+    return apply(l, edit);
   }
 
   SelectOptions selectOptions(String name) {
     Line l = names.struct("select_options", name);
-    SelectOptions options = SelectOptions.of(l.count("n_tokens"))
-        .withRowCount(l.count("n_rows")).withReduce(l.constant(Reduce.class, "reduce")).withSinkCount(l.count("n_sink"))
-        .withRecentCount(l.count("n_recent")).withTie(l.constant(Tie.class, "tie"))
-        .withSelectBlock(l.count("select_block")).withProtected(l.counts("protected_slots"))
+    SelectOptions options = apply(l, SelectOptions.of(l.count("n_tokens"))).withProtected(l.counts("protected_slots"))
         .withRanges(l.each("ranges", this::range).toArray(new TokenRange[0]));
     options = l.has("scores") ? options.withScores(names.floats(l.text("scores"))) : options;
     return l.has("token_counts") ? options.withTokenCounts(names.ints(l.text("token_counts"))) : options;
@@ -162,26 +140,21 @@ class Replay {
       move = Move.all(view, l.count("n_tokens"), to);
     }
     move = l.has("token_counts") ? move.withTokenCounts(names.ints(l.text("token_counts"))) : move;
-    return move.withMerge(l.constant(Merge.class, "merge")).withMergeThreshold(l.real("merge_threshold"))
-        .withMergeFraction(l.real("merge_fraction")).withFirstSlot(l.count("first_slot"));
+    return apply(l, move);
   }
 
   Rotation rotation(String name) {
     Line l = names.struct("rotation", name);
-    Rotation rotation = Rotation.of(l.count("layer"), view(l.text("view")), l.count("n_tokens"),
-        names.ints(l.text("offsets"))).withListCount(l.count("n_lists"));
+    Rotation rotation = apply(l, Rotation.of(l.count("layer"), view(l.text("view")), l.count("n_tokens"),
+        names.ints(l.text("offsets"))));
     return l.has("token_counts") ? rotation.withTokenCounts(names.ints(l.text("token_counts"))) : rotation;
   }
 
   Attention attention(String name) {
     Line l = names.struct("attention_job", name);
-    Attention job = Attention.of(view(l.text("view")), l.count("n_tokens"), l.count("n_q_heads"),
-        l.count("n_queries"), plane(l.text("queries")), plane(l.text("out")))
-        .withValueHeadDim(l.count("v_head_dim")).withWindow(l.count("window"))
-        .withSoftmaxScale(l.single("softmax_scale")).withLogitSoftcap(l.single("logit_softcap"))
-        .withNonCausal(l.flag("non_causal"))
-        .withRowLse(plane(l.text("row_lse"))).withAttentionSums(plane(l.text("attention_sums")))
-        .withSumHeads(l.count("n_sum_heads"));
+    Attention job = apply(l, Attention.of(view(l.text("view")), l.count("n_tokens"), l.count("n_q_heads"),
+        l.count("n_queries"), plane(l.text("queries")), plane(l.text("out"))))
+        .withRowLse(plane(l.text("row_lse"))).withAttentionSums(plane(l.text("attention_sums")));
     job = l.has("sink_logits") ? job.withSinkLogits(names.floats(l.text("sink_logits"))) : job;
     return l.has("token_counts") ? job.withTokenCounts(names.ints(l.text("token_counts"))) : job;
   }
@@ -194,8 +167,7 @@ class Replay {
 
   MassOptions massOptions(String name) {
     Line l = names.struct("mass_options", name);
-    return MassOptions.of(l.real("mass")).withScope(l.constant(Scope.class, "scope"))
-        .withSinkCount(l.count("n_sink")).withRecentCount(l.count("n_recent")).withEveryRow(l.flag("every_row"));
+    return apply(l, MassOptions.of(l.real("mass")));
   }
 
   /** What layers show, null for those that show nothing. */
@@ -230,7 +202,7 @@ class Replay {
         .withDestinations(l.each("destinations", this::view));
     options = l.has("inputs") ? options.withInputs(l.each("inputs", this::inputs)) : options;
     options = l.has("undo") ? options.withUndo(names.buffers.get(l.text("undo")).bytes) : options;
-    return options.withByTable(l.flag("by_table"));
+    return apply(l, options);
   }
 
   int[][] positionLists(String name) {
@@ -242,11 +214,7 @@ class Replay {
 
   PagedCacheOptions pagedCacheOptions(String name) {
     Line l = names.struct("paged_cache_options", name);
-    PagedCacheOptions options = PagedCacheOptions.of(l.count("n_blocks")).withBlockSize(l.count("block_size"))
-        .withLayout(l.constant(BlockLayout.class, "layout")).withNumberDType(l.constant(DType.class, "number_dtype"))
-        .withGroupTokens(l.count("group_tokens"))
-        .withRecentTokens(l.count("recent_tokens"))
-        .withRecentDType(l.constant(DType.class, "recent_dtype"));
+    PagedCacheOptions options = apply(l, PagedCacheOptions.of(l.count("n_blocks")));
     return l.has("memory") ? options.withMemory(names.buffers.get(l.text("memory")).bytes) : options;
   }
 
