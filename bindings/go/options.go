@@ -182,7 +182,7 @@ type PlanOptions struct {
 	// true: evictions measure the mass that they keep, for ListReport. They read the scores once
 	// more and may need a larger workspace; a sequence takes 12 bytes more per list.
 	ReportMass bool
-	// true: evictions may be given destinations; a sequence takes about 500 bytes more per layer.
+	// true: evictions may be given destinations; a sequence takes under 500 bytes more per layer.
 	// false: they may not.
 	HasDestinations bool
 }

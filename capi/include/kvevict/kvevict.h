@@ -167,7 +167,7 @@ enum kvevict_status KVEVICT_INT32 {
  * Returns the sentence that explains the calling thread's last failed call.
  * @return ASCII, never NULL, "" if no call of this thread has failed yet.
  *         Static thread-local storage, overwritten by the thread's next
- *         failure; a successful call leaves it alone. Needs no memory.
+ *         failure; a successful call leaves it alone. It needs no memory.
  */
 KVEVICT_API const char* kvevict_last_error_message(void) KVEVICT_NOEXCEPT;
 
@@ -405,8 +405,8 @@ enum kvevict_merge KVEVICT_INT32 {
 };
 
 /**
- * A policy decides what survives an eviction. Opaque. It is a name and the
- * values of its parameters, most easily written as a text:
+ * A policy decides what survives an eviction. It is an opaque value: a name and
+ * the values of its parameters, most easily written as a text:
  * `snapkv:budget=2048,window=32`. `budget` is the number of tokens that each KV
  * head of a layer keeps; up to 1 it is a ratio of the tokens seen so far.
  * docs/parameters.md lists the parameters; kvevict/experimental.h enumerates
@@ -862,7 +862,7 @@ typedef struct kvevict_plan_options {
    *  They read the scores once more and may need a larger workspace; a sequence
    *  takes 12 bytes more per list. */
   uint32_t report_mass;
-  /** 1: evictions may be given destinations; a sequence takes about 500 bytes
+  /** 1: evictions may be given destinations; a sequence takes under 500 bytes
    *  more per layer. 0: they may not. */
   uint32_t has_destinations;
 } kvevict_plan_options;
@@ -1414,7 +1414,7 @@ KVEVICT_API kvevict_status kvevict_sequence_create(
 /**
  * Destroys a sequence and gives its query memory back, as
  * kvevict_sequence_end_observing() does; NULL is ignored. On CUDA the
- * sequence's work must have run: device memory is freed.
+ * sequence's work must have run, because device memory is freed.
  * @param[in] sequence  NULL or a sequence.
  */
 KVEVICT_API void kvevict_sequence_destroy(kvevict_sequence* sequence)
@@ -1586,8 +1586,8 @@ typedef struct kvevict_evict_options {
   const int32_t* protected_positions;
   size_t protected_positions_len;
   /** [n_layers]: what the policy's signal and weights read besides K and V.
-   *  Query rows, as for kvevict_score(), attention_sums and scores replace
-   *  observed ones; row_lse is read only with query rows. NULL: none. */
+   *  Query rows (as for kvevict_score()), attention_sums and scores given here
+   *  replace observed ones; row_lse is read only with query rows. NULL: none. */
   const kvevict_signal_inputs* inputs;
   size_t inputs_len; /**< = n_layers; 0 with NULL. */
   /** Device memory, aligned as a workspace, that receives the evicted rows: see
@@ -1692,8 +1692,8 @@ typedef struct kvevict_evict_report {
    *  KVEVICT_REASON_OPEN_PROMPT (all of them) or KVEVICT_REASON_SMALL_BUDGET
    *  (one at least). Otherwise KVEVICT_REASON_NONE. */
   kvevict_reason reason;
-  /** KV heads whose values were fitted to fewer than twice as many queries as
-   *  slots, so that `fit_ridge` decides. */
+  /** KV heads whose values were fitted to few queries, fewer than twice their
+   *  slots. There the result depends on `fit_ridge`. */
   uint32_t n_weak_fits;
 } kvevict_evict_report;
 
@@ -1709,8 +1709,8 @@ typedef struct kvevict_evict_report {
  * The mass of a token is the score that the list was chosen by: pooled,
  * weighted and reduced. kvevict_policy_resolve() tells whether the scores of a
  * policy are a mass. Tokens without a finite score, and those of a kept window,
- * have no mass and are in neither sum. For other tokens that must stay it is
- * their score. With `chunk` only chunks that lose tokens have masses.
+ * have no mass and are in neither sum. The mass of other tokens that must stay
+ * is their score. With `chunk` only chunks that lose tokens have masses.
  */
 typedef struct kvevict_list_report {
   uint32_t struct_size;
@@ -1719,8 +1719,8 @@ typedef struct kvevict_list_report {
   uint32_t tokens_after;
   /** The share of the list's mass that stayed, in [0, 1]; 1 for a list that
    *  lost no mass, also an empty one. NaN if unknown: before the first
-   *  eviction, without report_mass of kvevict_plan_options, if scores are no
-   *  masses, or if a score of the list is below 0. Sums are in f32: 256 partial
+   *  eviction, without report_mass of kvevict_plan_options, if scores are not
+   *  a mass, or if a score of the list is below 0. Sums are in f32: 256 partial
    *  sums, of every 256th slot, are added pairwise. */
   float mass_kept;
   /** The largest mass of one evicted token, as a share of the list's mass; 0 if
