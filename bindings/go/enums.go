@@ -97,7 +97,7 @@ const (
 	NeedRequired Need = 2
 )
 
-// Status: the outcome of a call. Each value calls for another reaction.
+// Status: the outcome of a call. Each value calls for a different reaction.
 type Status int32
 
 // Values of Status.
@@ -132,13 +132,14 @@ const (
 )
 
 // DType: element types. Values are ABI and never reused. Quantized rows are moved byte for
-// byte. They are read as f32, rounded once (twice on SIMD targets without a fused
-// multiply-add). Quantized keys can be scored, but not rotated or merged, because that would
-// round them again. Queries are f32, f16 or bf16. An element of U8, I8, U4 or DTypeU4Halves
-// means code * scale + minimum, an FP8 element value * scale. Scales and minima lie in
-// companion planes: see Role. A missing minimum is 0, and a missing scale of FP8 is 1; codes
-// without a scale cannot be scored. If only the engine can decode a format that packs tokens
-// together, describe each group as an opaque row: docs/dtypes.md.
+// byte. To score them, their elements are converted to f32, which rounds once (twice on SIMD
+// targets without a fused multiply-add). Quantized keys cannot be rotated, and quantized rows
+// cannot be merged, because that would round them again. Queries are f32, f16 or bf16. An
+// element of U8, I8, U4 or DTypeU4Halves stands for code * scale + minimum, and an element of
+// FP8 for value * scale. Scales and minima lie in companion planes: see Role. A missing
+// minimum is 0, and a missing scale of FP8 is 1; codes without a scale cannot be scored. If
+// only the engine can decode a format that packs tokens together, describe each group as an
+// opaque row: docs/dtypes.md.
 type DType int32
 
 // Values of DType.
@@ -227,11 +228,12 @@ const (
 
 // Merge: what happens to the rows that compaction drops: they are lost, or each is merged into
 // a row that stays. Each KV head is merged by itself. An evicted token e is merged into the
-// surviving token t whose key has the highest cosine with e's key, called the similarity; of
-// equals the lowest slot. x_t becomes a mean of the old x_t and the x_e, computed in f32 and
-// rounded once to the plane's dtype. Rows that receive nothing keep their bytes, and so do
-// companions. A token whose key or value has no finite norm in f32 takes no part. Formulas:
-// docs/policies/refinements.md.
+// surviving token t whose key has the highest cosine with e's key, which is called their
+// similarity. If several have the highest, the lowest slot is t. The row of t becomes a mean
+// of itself and of the rows merged into it. It is computed in f32 and rounded once to the
+// plane's dtype. Rows that receive nothing keep their bytes, and so do companions. A token
+// whose key or value has no finite norm in f32 takes no part. docs/policies/refinements.md has
+// the formulas.
 type Merge int32
 
 // Values of Merge.
@@ -303,11 +305,11 @@ const (
 	OperationEvict Operation = 0
 	// Plan.Score().
 	OperationScore Operation = 1
-	// Sequence.BeginObserving(): it holds what a sequence observes until Sequence.EndObserving().
+	// Sequence.BeginObserving(). It holds what a sequence observes, until Sequence.EndObserving().
 	// A policy that scores by the last queries needs (window + DraftTokens) * QHeads rows of
 	// KHeadDim elements per layer, and on CUDA one float per row. h2o needs MaxTokens floats per
-	// KV head, query head or layer (see `sums`), and SumLast times more if that is set; custom per
-	// KV head. Others need nothing.
+	// KV head, query head or layer (see `sums`), and SumLast times more if that is set; custom
+	// needs them per KV head. Others need none.
 	OperationObserve Operation = 2
 )
 

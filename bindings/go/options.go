@@ -63,7 +63,7 @@ type Plane struct {
 	// Bytes from a head to the next.
 	HeadStride int64
 	// Bytes from an element to the next; 0: packed. Elements of inner groups, and of u4,
-	// u4_halves, q8_0 and q4_0, always are.
+	// u4_halves, q8_0 and q4_0, are always packed.
 	ElementStride int64
 	// Bytes to the next block; paged only.
 	BlockStride int64
@@ -73,7 +73,7 @@ type Plane struct {
 	HeadDim int
 	// Opaque: bytes per row, packed; otherwise 0.
 	RowBytes int
-	// What a companion is; else RoleNone.
+	// What a companion holds; RoleNone for K, V.
 	Role Role
 	// Bytes to the next inner group; 0 without.
 	GroupStride int64
@@ -94,21 +94,21 @@ type Layout struct {
 	V          Plane   // absent for caches with one row per token (MLA)
 	Companions []Plane // other planes with a row per token and head that must move along
 	BlockTable Memory  // paged: block ids in token order, int32; the call's work reads them
-	// KV heads, 1 .. 65535.
+	// KV heads, 1 .. 65535; 0: the geometry's.
 	KVHeads int
 	// Tokens per block; 0: contiguous.
 	BlockSize int
 	// Elements from one head's table to the next's; 0: heads share one.
 	BlockTableHeadStride uint64
-	// Rows of a ring, as for a sliding window; 0: no ring. Calls still name token t slot t; its
-	// row lies where the formulas above put row (t + RingFirst) % RingSlots. A ring in blocks
-	// uses all that hold its rows.
+	// Rows of a ring, as for a sliding window; 0: no ring. Calls still say slot t for token t;
+	// its row lies where the formulas above put row (t + RingFirst) % RingSlots. A ring in blocks
+	// uses every block that holds one of its rows.
 	RingSlots int
 	// Row of token 0, < RingSlots; 0 without.
 	RingFirst int
-	// Paged: how many blocks at the start of every table other sequences hold too, as with forks
-	// and prefix caches. They are read, never written: calls that might write to them are
-	// refused. Compacting to a destination, or from a FirstSlot behind them, is allowed. 0 for a
+	// Paged: the number of blocks at the start of every table that other sequences hold too, as
+	// with forks and prefix caches. Calls read them, and are refused if they might write to them.
+	// Compacting to a destination, or from a FirstSlot behind these blocks, is allowed. 0 for a
 	// ring.
 	SharedBlocks int
 	// The first slot of the recent planes; slots before it are quantized. 0 without recent
@@ -118,9 +118,9 @@ type Layout struct {
 
 // LayerGeometry is the attention geometry of one layer.
 type LayerGeometry struct {
-	// What the layer keeps. Only full caches are evicted. Other layers have no keep lists, budget
-	// or stored length, and are not observed. Their fields below are not read. Calls read only
-	// the StructSize of their entries in arrays of views and inputs.
+	// What the layer keeps. Only full caches are evicted. Layers with another cache have no keep
+	// lists, budget or stored length, and are not observed. Their fields below are not read, and
+	// of their entries in arrays of views and inputs only StructSize is read.
 	Cache LayerCache
 	// Query heads, a multiple of KVHeads, to 65535.
 	QHeads int
@@ -132,9 +132,9 @@ type LayerGeometry struct {
 	// no V.
 	VHeadDim int
 	// Dtype of the queries that are given: f32, f16 or bf16, or opaque if the signal does not
-	// read them. With f16 or bf16, observe takes rows of f32 too, for window attention, and
-	// rounds each element by at most 2^-11 of it (f16, up to 65504; 2^-25 near 0) or 2^-8 (bf16).
-	// A sequence then keeps half the bytes, and CUDA multiplies half as much.
+	// read them. If it is f16 or bf16, a sequence may also observe f32 rows for window attention.
+	// It rounds each element by at most 2^-11 of it (f16, up to 65504; 2^-25 near 0) or 2^-8
+	// (bf16). It then keeps half the bytes, and CUDA multiplies half as much.
 	QDType DType
 	// Dtype of the keys.
 	KDType DType
@@ -142,8 +142,8 @@ type LayerGeometry struct {
 	VDType DType
 	// Multiplies q.k; 0 means 1/sqrt(KHeadDim).
 	SoftmaxScale float32
-	// c: scaled logits x become c * tanh(x / c) (Gemma 2); 0: no cap. Window attention reads it,
-	// and h2o when it scores by queries.
+	// The cap c: scaled logits x become c * tanh(x / c) (Gemma 2); 0: no cap. Window attention
+	// reads it, and h2o when it scores by queries.
 	LogitSoftcap float32
 }
 
@@ -182,7 +182,7 @@ type PlanOptions struct {
 	// true: evictions measure the mass that they keep, for ListReport. They read the scores once
 	// more and may need a larger workspace; a sequence takes 12 bytes more per list.
 	ReportMass bool
-	// true: evictions may be given destinations; a sequence takes about 500 bytes more per layer.
+	// true: evictions may be given destinations; a sequence takes under 500 bytes more per layer.
 	// false: they may not.
 	HasDestinations bool
 }
@@ -218,8 +218,8 @@ type SignalInputs struct {
 	ReferenceQueries *Plane
 	// ReferencePositions are int32 [ReferenceRows]: a row sees the slots up to its position. Absent: all.
 	ReferencePositions Memory
-	// Rows of AttentionSums: QHeads; KVHeads if the query heads of each KV head are already
-	// reduced; with ScopeLayer or ScopeModel also 1, reduced over all heads. 0: QHeads.
+	// Rows of AttentionSums: QHeads, or KVHeads if the query heads of each KV head are already
+	// reduced, or 1 if all heads are reduced, which ScopeLayer and ScopeModel allow. 0: QHeads.
 	SumHeads int
 	// Rows of queries and RowLSE given to Plan.Score() and Sequence.Evict(), for the last tokens:
 	// 1 .. the slots held. 0 selects the policy's own number: the window for window attention,
@@ -235,8 +235,8 @@ type ScoreJob struct {
 	Layer int
 	// Slots held, 1 .. MaxTokens.
 	Tokens int
-	// Tokens seen so far, evicted ones included, Tokens .. 2^31 - 1; 0: Tokens. With rotate
-	// Tokens counts instead.
+	// Tokens seen so far, evicted ones included, Tokens .. 2^31 - 1; 0: Tokens. A policy that
+	// rotates keys takes Tokens in any case.
 	Seen        int
 	TokenCounts Memory // slots held by each head if they differ: uint32 [KVHeads], each at most Tokens
 	View        *View  // nil if no key is read
@@ -261,7 +261,7 @@ type KeepLists struct {
 // rank 0. A call takes up to 64 ranges, none of which begins before the end of the
 // one before. Ranges say which tokens a list keeps, never how many.
 type TokenRange struct {
-	// Any; tokens of a higher one stay longer.
+	// Any; tokens of a higher rank stay longer.
 	Rank int32
 	// First position, or slot.
 	First int
@@ -285,7 +285,7 @@ type SelectOptions struct {
 	// Which of equal scores stays.
 	Tie Tie
 	// Slots stay or go in whole blocks of this many, as by the parameter of that name; a list
-	// must lose a multiple of it. 0: 1.
+	// must lose a multiple of it. 0 means 1.
 	SelectBlock int
 	TokenCounts Memory // slots of each list's heads if they differ: uint32, each at most Tokens
 	// Scores are float32 [Rows, Tokens]. Absent: nothing is ranked, and every list keeps what must
@@ -342,15 +342,15 @@ type Move struct {
 	View *View
 	// Slots held before, by the longest head.
 	Tokens int
-	// What happens to the rows that go. Other than MergeNone it needs K and V of f32, f16 or
-	// bf16; a view without V is an error only for MergeValues.
+	// What happens to dropped rows. All but MergeNone need K and V of f32, f16 or bf16; a view
+	// without V is an error only for MergeValues.
 	Merge Merge
 	// Slot of the first survivor of every head. Without a destination it is at most Tokens, and
 	// no listed slot is below it. 0 with merge.
 	FirstSlot int
-	// See the parameter of that name.
+	// As the policy's parameter of that name.
 	MergeThreshold float64
-	// As the parameter of that name; 0: 1.
+	// As the policy's parameter; 0 means 1.
 	MergeFraction float64
 	// TokenCounts are the slots held by each head, if they differ: uint32 [KVHeads],
 	// each at most Tokens. Blocks beyond a head's own count need not be in its table.
@@ -438,13 +438,13 @@ type EvictOptions struct {
 	// The plan must have PlanOptions.HasDestinations. Empty: rows stay in the views.
 	Destinations []*View
 	// false: survivors move. true: rows stay, and the views' tables are permuted: surviving
-	// blocks come first, in order, then the others. The engine frees the entries from ceil(stored
-	// length / BlockSize) on. Whole blocks stay or go: BlockSize of each view divides
-	// SelectBlock, or both are 1. The tables are BlockTable, or without one the planes' address
-	// tables; they must be writable. Heads with lists of their own need tables of their own, and
-	// layers that share a table must keep the same tokens. Other tables must not overlap. Blocks
-	// that others hold (SharedBlocks) are left to them. See Plan.Capabilities() and
-	// docs/integration.md.
+	// blocks come first, in order, then the others. The engine frees the blocks of the entries
+	// from ceil(stored length / BlockSize) on. Whole blocks stay or go: BlockSize of each view
+	// divides SelectBlock, or both are 1. The tables are BlockTable, or without one the planes'
+	// address tables; they must be writable. Heads with lists of their own need tables of their
+	// own, and layers that share a table must keep the same tokens. Other tables must not
+	// overlap. Blocks that other sequences hold (SharedBlocks) are left to them. See
+	// Plan.Capabilities().
 	ByTable bool
 }
 

@@ -15,8 +15,8 @@ const (
 	ABIVersion = 0
 	// The most jobs or moves that one call takes.
 	MaxJobs = 128
-	// The sequence's logical length, given as a first position. CUDA reads it from device memory
-	// when the work runs, so that a captured graph continues at the sequence's end.
+	// As a first position: the sequence's logical length. CUDA reads it from device memory when
+	// the work runs, so that a captured graph continues at the sequence's end.
 	PositionNext = 4294967295
 )
 
