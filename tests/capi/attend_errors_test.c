@@ -6,6 +6,7 @@
 
 #include "kvevict/attention.h"
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/plan.h"
 
 enum {
   kHeads = 2,
@@ -45,7 +46,7 @@ static kvevict_plane PlaneOf(void* data, int64_t token, int64_t head,
 }
 
 static void Setup(void) {
-  EXPECT_OK(kvevict_context_create(NULL, &context));
+  context = test_context();
   memset(&m, 0, sizeof m);
   for (int i = 0; i < kTokens * kHeads * kDim; ++i) {
     (&m.k[0][0][0])[i] = (float)(i * 7 % 13) / 13.0f;
@@ -76,8 +77,7 @@ static void Setup(void) {
   good.sink_logits = m.sinks;
   good.sink_logits_len = kQHeads;
 }
-static void Teardown(void) { kvevict_context_destroy(context); }
-TestSuite(attend_errors, .init = Setup, .fini = Teardown);
+TestSuite(attend_errors, .init = Setup);
 
 static kvevict_status Call(const kvevict_attention_job* job) {
   return kvevict_attend(context, job, 1, workspace, sizeof workspace, NULL);

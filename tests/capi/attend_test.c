@@ -10,6 +10,7 @@
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 #include "tests/capi/support/hooks.h"
+#include "tests/capi/support/plan.h"
 #include "tests/oracle/attention.h"
 #include "tests/oracle/compact.h"
 
@@ -351,12 +352,9 @@ static void TryCache(const kvevict_context* with, const test_cache_trial* t,
 }
 
 Test(attend, every_layout_and_dtype) {
-  kvevict_context* context = NULL;
-  EXPECT_OK(kvevict_context_create(NULL, &context));
   test_random random = test_random_start("attend layouts");
-  test_try_layouts_and_dtypes(context, &random, TryCache);
-  test_try_quantized(context, &random, TryCache);
-  kvevict_context_destroy(context);
+  test_try_layouts_and_dtypes(test_context(), &random, TryCache);
+  test_try_quantized(test_context(), &random, TryCache);
 }
 
 /* ---- Shapes that models have ---- */

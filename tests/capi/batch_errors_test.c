@@ -6,6 +6,7 @@
 #include "tests/capi/support/copies.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
+#include "tests/capi/support/plan.h"
 
 enum { kItems = 3 };
 
@@ -25,7 +26,7 @@ static scene Begin(void) {
       "knorm:budget=40", "snapkv:budget=40,window=8", "keydiff:budget=30"};
   scene s;
   memset(&s, 0, sizeof s);
-  EXPECT_OK(kvevict_context_create(NULL, &s.context));
+  s.context = test_context();
   for (uint32_t i = 0; i < kItems; ++i) {
     test_model_spec spec = test_small_model(kPolicies[i]);
     spec.context = s.context;
@@ -70,7 +71,6 @@ static void End(scene* s) {
     test_cache_destroy(s->before[i]);
     free(s->saved[i].data);
   }
-  kvevict_context_destroy(s->context);
   free(s->workspace);
 }
 

@@ -36,7 +36,7 @@ typedef struct trial {
 
 static trial Begin(test_random* random) {
   trial t = {test_random_between(random, 1, kMost), NULL, {NULL}, {NULL}};
-  EXPECT_OK(kvevict_context_create(NULL, &t.context));
+  t.context = test_context();
   for (uint32_t i = 0; i < t.n; ++i) {
     test_model_spec spec =
         test_small_model(kPolicies[test_random_below(random, kPoliciesLen)]);
@@ -58,7 +58,6 @@ static void End(trial* t) {
     test_model_destroy(t->single[i]);
     test_model_destroy(t->batch[i]);
   }
-  kvevict_context_destroy(t->context);
 }
 
 /* ---- The calls, for all ---- */
@@ -245,8 +244,6 @@ Test(batch, workspaces_are_the_largest_of_any) {
 Test(batch, evictions_can_be_taken_back) {
   static const char* const kTexts[] = {"keydiff:budget=30",
                                        "streaming-llm:budget=40,sink=4"};
-  kvevict_context* context = NULL;
-  EXPECT_OK(kvevict_context_create(NULL, &context));
   test_model* models[2];
   test_cache* before[2];
   void* undo[2];
@@ -254,7 +251,7 @@ Test(batch, evictions_can_be_taken_back) {
   kvevict_sequence_eviction items[2];
   for (int i = 0; i < 2; ++i) {
     test_model_spec spec = test_small_model(kTexts[i]);
-    spec.context = context;
+    spec.context = test_context();
     spec.n_layers = 1;
     models[i] = test_model_create(&spec, (test_random){70 + (uint64_t)i});
     test_model_step(models[i], 60 + 20 * i);
@@ -292,5 +289,4 @@ Test(batch, evictions_can_be_taken_back) {
     free(undo[i]);
   }
   free(workspace);
-  kvevict_context_destroy(context);
 }

@@ -79,13 +79,8 @@ static void Free(scene* c) {
 
 static kvevict_plane PlaneOf(scene* c, uint32_t first) {
   const int64_t row = kvevict_row_bytes(c->s.dtype, c->s.dim);
-  kvevict_plane plane = KVEVICT_PLANE_INIT;
-  plane.data = (uintptr_t)(c->bytes + (int64_t)first * row * kQHeads);
-  plane.dtype = c->s.dtype;
-  plane.head_dim = c->s.dim;
-  plane.head_stride_bytes = row;
-  plane.token_stride_bytes = row * kQHeads;
-  return plane;
+  return kvevict_plane_token_major(c->bytes + first * row * kQHeads, c->s.dtype,
+                                   kQHeads, c->s.dim);
 }
 
 static kvevict_calibration* Create(const scene* c, uint32_t has_covariances) {
@@ -264,11 +259,7 @@ Test(calibration, chunks_threads_and_dtypes_make_no_difference) {
     }
     /* f32 rows of the same numbers. */
     calibration = Create(c, 1);
-    kvevict_plane floats = PlaneOf(c, 0);
-    floats.data = (uintptr_t)c->queries;
-    floats.dtype = KVEVICT_DTYPE_F32;
-    floats.head_stride_bytes = 4 * c->s.dim;
-    floats.token_stride_bytes = 4 * kQHeads * c->s.dim;
+    const kvevict_plane floats = test_rows_plane(c->queries, kQHeads, c->s.dim);
     EXPECT_OK(kvevict_calibration_observe(calibration, 1, &floats, kFirst,
                                           kRows, NULL));
     ExpectSame(calibration, &whole, "f32");

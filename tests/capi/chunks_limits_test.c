@@ -115,8 +115,7 @@ Test(chunks, have_no_meaning_with_some) {
 
   kvevict_layer_geometry layer = test_layer(2, 2, 16, 16);
   kvevict_geometry geometry = test_geometry(1, 100, &layer);
-  kvevict_context* context = NULL;
-  EXPECT_OK(kvevict_context_create(NULL, &context));
+  kvevict_context* const context = test_context();
   const uint32_t budgets[] = {20, 30};
   kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;
   options.head_budgets = budgets;
@@ -126,7 +125,6 @@ Test(chunks, have_no_meaning_with_some) {
   EXPECT_INVALID(
       kvevict_plan_create(context, &geometry, policy, &options, &plan),
       "head_budgets", "chunk 64");
-  kvevict_context_destroy(context);
 }
 
 /* Evicted tokens are in no chunk, so a cache can decode for ever. */
@@ -172,11 +170,7 @@ Test(chunks, doors_take_one_at_a_time) {
   static float rows[2 * 100 * kDim], scores[2 * 100];
   kvevict_view view = KVEVICT_VIEW_INIT;
   view.n_kv_heads = 2;
-  view.k = (kvevict_plane){.data = (uintptr_t)rows,
-                           .dtype = KVEVICT_DTYPE_F32,
-                           .head_dim = kDim,
-                           .token_stride_bytes = kDim * sizeof(float),
-                           .head_stride_bytes = 100 * kDim * sizeof(float)};
+  view.k = kvevict_plane_head_major(rows, KVEVICT_DTYPE_F32, 100, kDim);
   test_plan* plan = test_plan_create("knorm:sink=0,budget=0.5,chunk=64",
                                      &geometry, KVEVICT_OPERATION_SCORE, 1);
   EXPECT_OK(test_score(plan, NULL, &view, 64, scores, 128));

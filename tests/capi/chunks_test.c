@@ -400,16 +400,10 @@ static void ScoreSlots(const test_plan* plan, prompt* p, const held* h,
       Plane(p->centers[layer][0][0], kDim / 2, 3 * kDim / 2);
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   inputs.query_centers = &centers;
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  kvevict_score_job job = test_score_job(n, &view, &inputs, scores, kHeads);
   job.layer = layer;
-  job.n_tokens = n;
   job.n_seen = n_seen;
-  job.view = &view;
-  job.inputs = &inputs;
-  job.scores = scores;
-  job.scores_len = (size_t)kHeads * n;
-  EXPECT_OK(kvevict_score(plan->plan, &job, 1, plan->workspace,
-                          plan->workspace_bytes, NULL));
+  EXPECT_OK(test_score_jobs(plan, &job, 1));
   for (uint32_t head = 0; head < kHeads; ++head) {
     for (uint32_t s = 0; s < n; ++s) {
       p->scores[layer][head][h->position[layer][head][begin + s]] =

@@ -9,15 +9,8 @@
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/hooks.h"
 #include "tests/capi/support/merged.h"
+#include "tests/capi/support/plan.h"
 #include "tests/oracle/compact.h"
-
-static kvevict_context* context;
-
-static void CreateContext(void) {
-  EXPECT_OK(kvevict_context_create(NULL, &context));
-}
-static void DestroyContext(void) { kvevict_context_destroy(context); }
-TestSuite(compact_merge, .init = CreateContext, .fini = DestroyContext);
 
 /* Uses exactly the workspace asked for, with guard bytes behind it. */
 static kvevict_status Compact(const kvevict_context* with,
@@ -101,7 +94,7 @@ static void TryCache(const kvevict_context* with, const test_cache_trial* t,
 
 Test(compact_merge, every_layout_and_dtype_merges_as_the_oracle_says) {
   test_random random = test_random_start("compact merge layouts");
-  test_try_layouts_and_dtypes(context, &random, TryCache);
+  test_try_layouts_and_dtypes(test_context(), &random, TryCache);
   EXPECT(n_compared > 200, "only %u heads could be told", n_compared);
 }
 
@@ -129,7 +122,7 @@ Test(compact_merge, threads_and_layouts_make_the_same_bytes) {
     move.keep = &lists;
     move.merge = merge;
     move.view = &merged->view;
-    EXPECT_OK(Compact(context, &move, 1));
+    EXPECT_OK(Compact(test_context(), &move, 1));
     for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
       test_runner runner;
       kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
@@ -167,7 +160,7 @@ Test(compact_merge, what_drops_nothing_changes_nothing) {
       move.view = &cache->view;
       move.keep = &lists;
       move.merge = merge;
-      EXPECT_OK(Compact(context, &move, 1));
+      EXPECT_OK(Compact(test_context(), &move, 1));
       test_expect_same_bytes(cache, before, "nothing dropped, or nothing kept");
     }
   }
@@ -196,13 +189,13 @@ Test(compact_merge, every_move_merges_as_it_says) {
   }
   test_cache* apart[4];
   for (int i = 0; i < 4; ++i) apart[i] = test_cache_clone(together[i]);
-  EXPECT_OK(Compact(context, moves, 4));
+  EXPECT_OK(Compact(test_context(), moves, 4));
   for (int i = 0; i < 4; ++i) {
     moves[i].view = &apart[i]->view;
     if (i == 0) {
-      EXPECT_OK(kvevict_compact(context, &moves[i], 1, NULL, 0, NULL));
+      EXPECT_OK(kvevict_compact(test_context(), &moves[i], 1, NULL, 0, NULL));
     } else {
-      EXPECT_OK(Compact(context, &moves[i], 1));
+      EXPECT_OK(Compact(test_context(), &moves[i], 1));
     }
     test_expect_same_rows(together[i], apart[i], 12, "together");
     test_cache_destroy(together[i]);
@@ -232,9 +225,9 @@ Test(compact_merge, every_move_merges_as_it_says) {
     move.keep = &lists;                                                       \
     move.merge = KVEVICT_MERGE_VALUES;                                        \
     change;                                                                   \
-    EXPECT_INVALID(                                                           \
-        kvevict_compact(context, &move, 1, workspace, workspace_bytes, NULL), \
-        __VA_ARGS__);                                                         \
+    EXPECT_INVALID(kvevict_compact(test_context(), &move, 1, workspace,       \
+                                   workspace_bytes, NULL),                    \
+                   __VA_ARGS__);                                              \
     test_expect_same_bytes(cache, before, #change);                           \
     test_cache_destroy(cache);                                                \
     test_cache_destroy(before);                                               \
@@ -269,10 +262,10 @@ Test(compact_merge, a_reordering_merges_nothing) {
   move.merge = KVEVICT_MERGE_PIVOT;
   static uint64_t memory[1 << 12];
   EXPECT_INVALID(
-      kvevict_reorder(context, &move, 1, memory, sizeof memory, NULL),
+      kvevict_reorder(test_context(), &move, 1, memory, sizeof memory, NULL),
       "merge 2", "reordering");
   kvevict_workspace needs = {.struct_size = sizeof needs};
-  EXPECT_INVALID(kvevict_reorder_workspace(context, &move, 1, &needs),
+  EXPECT_INVALID(kvevict_reorder_workspace(test_context(), &move, 1, &needs),
                  "merge 2");
   test_cache_destroy(cache);
 }
@@ -287,16 +280,16 @@ Test(compact_merge, sizes_of_workspaces_need_the_tokens_held) {
   move.view = &cache->view;
   move.keep = &lists;
   kvevict_workspace needs = {.struct_size = sizeof needs};
-  EXPECT_OK(kvevict_compact_workspace(context, &move, 1, &needs));
+  EXPECT_OK(kvevict_compact_workspace(test_context(), &move, 1, &needs));
   cr_expect_eq(needs.least_bytes, 0);
   move.merge = KVEVICT_MERGE_PIVOT;
-  EXPECT_INVALID(kvevict_compact_workspace(context, &move, 1, &needs),
+  EXPECT_INVALID(kvevict_compact_workspace(test_context(), &move, 1, &needs),
                  "keep.count 3", "n_tokens 0");
   move.n_tokens = 2147483648u;
-  EXPECT_INVALID(kvevict_compact_workspace(context, &move, 1, &needs),
+  EXPECT_INVALID(kvevict_compact_workspace(test_context(), &move, 1, &needs),
                  "n_tokens 2147483648");
   move.n_tokens = 1000;
-  EXPECT_OK(kvevict_compact_workspace(context, &move, 1, &needs));
+  EXPECT_OK(kvevict_compact_workspace(test_context(), &move, 1, &needs));
   EXPECT(needs.least_bytes >= 28 * 1000 && needs.least_bytes < 80 * 1000,
          "%llu bytes", (unsigned long long)needs.least_bytes);
   test_cache_destroy(cache);

@@ -4,17 +4,10 @@
 #include "tests/capi/support/cache_trials.h"
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/plan.h"
 #include "tests/oracle/compact.h"
 
 enum { kMaxKeep = 4096 };
-
-static kvevict_context* context;
-
-static void CreateContext(void) {
-  EXPECT_OK(kvevict_context_create(NULL, &context));
-}
-static void DestroyContext(void) { kvevict_context_destroy(context); }
-TestSuite(compact, .init = CreateContext, .fini = DestroyContext);
 
 /* Compacts the cache and a clone of it, the latter by the oracle; they must hold the
  * same rows, and nothing but rows may have changed. */
@@ -51,8 +44,8 @@ static void TryCache(const kvevict_context* with, const test_cache_trial* t,
 
 Test(compact, every_layout_and_dtype_moves_as_the_oracle_says) {
   test_random random = test_random_start("compact layouts");
-  test_try_layouts_and_dtypes(context, &random, TryCache);
-  test_try_quantized(context, &random, TryCache);
+  test_try_layouts_and_dtypes(test_context(), &random, TryCache);
+  test_try_quantized(test_context(), &random, TryCache);
 }
 
 Test(compact, opaque_rows_of_any_size_move) {
@@ -66,7 +59,7 @@ Test(compact, opaque_rows_of_any_size_move) {
                                   KVEVICT_DTYPE_OPAQUE,
                                   601 - bytes,
                                   0};
-    test_try_spec(&spec, context, &random, TryCache);
+    test_try_spec(&spec, test_context(), &random, TryCache);
   }
 }
 
@@ -79,7 +72,7 @@ Test(compact, usual_head_sizes_move) {
           (test_layout)layout, 2,        35,
           KVEVICT_DTYPE_F16,   kDims[d], KVEVICT_DTYPE_F32,
           kDims[7 - d],        1};
-      test_try_spec(&spec, context, &random, TryCache);
+      test_try_spec(&spec, test_context(), &random, TryCache);
     }
   }
 }
@@ -92,17 +85,17 @@ Test(compact, shapes_of_keep_lists) {
   int32_t keep[100];
   for (uint32_t first = 0; first < 100; first += 9) { /* one run anywhere */
     for (uint32_t i = 0; i < 100 - first; ++i) keep[i] = (int32_t)(first + i);
-    ExpectAsOracle(context, cache, 100, keep, 100 - first, 1, "one run");
-    ExpectAsOracle(context, cache, 100, keep, 1, 1, "one row");
+    ExpectAsOracle(test_context(), cache, 100, keep, 100 - first, 1, "one run");
+    ExpectAsOracle(test_context(), cache, 100, keep, 1, 1, "one row");
   }
   for (uint32_t step = 1; step < 12; ++step) { /* evenly spread */
     uint32_t n = 0;
     for (uint32_t t = step / 2; t < 100; t += step) keep[n++] = (int32_t)t;
-    ExpectAsOracle(context, cache, 100, keep, n, 1, "spread");
+    ExpectAsOracle(test_context(), cache, 100, keep, n, 1, "spread");
   }
   for (uint32_t hole = 0; hole < 100; hole += 11) { /* all but one */
     for (uint32_t i = 0; i < 99; ++i) keep[i] = (int32_t)(i + (i >= hole));
-    ExpectAsOracle(context, cache, 100, keep, 99, 1, "all but one");
+    ExpectAsOracle(test_context(), cache, 100, keep, 99, 1, "all but one");
   }
   test_cache_destroy(cache);
 }
@@ -117,12 +110,12 @@ Test(compact, keeping_all_or_none_changes_no_byte) {
     test_cache* before = test_cache_clone(cache);
     int32_t keep[3 * 40];
     for (int i = 0; i < 3 * 40; ++i) keep[i] = i % 40;
-    EXPECT_OK(test_compact(context, &cache->view, 40, keep, 40, 1));
-    EXPECT_OK(test_compact(context, &cache->view, 40, keep, 40, 3));
-    EXPECT_OK(test_compact(context, &cache->view, 40, keep, 17, 1));
-    EXPECT_OK(test_compact(context, &cache->view, 40, NULL, 0, 1));
-    EXPECT_OK(test_compact(context, &cache->view, 40, NULL, 0, 3));
-    EXPECT_OK(test_compact(context, &cache->view, 0, NULL, 0, 1));
+    EXPECT_OK(test_compact(test_context(), &cache->view, 40, keep, 40, 1));
+    EXPECT_OK(test_compact(test_context(), &cache->view, 40, keep, 40, 3));
+    EXPECT_OK(test_compact(test_context(), &cache->view, 40, keep, 17, 1));
+    EXPECT_OK(test_compact(test_context(), &cache->view, 40, NULL, 0, 1));
+    EXPECT_OK(test_compact(test_context(), &cache->view, 40, NULL, 0, 3));
+    EXPECT_OK(test_compact(test_context(), &cache->view, 0, NULL, 0, 1));
     test_expect_same_bytes(cache, before, test_layout_name(layout));
     test_cache_destroy(cache);
     test_cache_destroy(before);
@@ -143,8 +136,8 @@ Test(compact, paged_and_contiguous_caches_end_up_alike) {
     const uint32_t n_keep = test_random_below(&random, 71);
     int32_t keep[2 * 70];
     RandomLists(&random, keep, n_keep, 2, 70);
-    EXPECT_OK(test_compact(context, &flat->view, 70, keep, n_keep, 2));
-    EXPECT_OK(test_compact(context, &paged->view, 70, keep, n_keep, 2));
+    EXPECT_OK(test_compact(test_context(), &flat->view, 70, keep, n_keep, 2));
+    EXPECT_OK(test_compact(test_context(), &paged->view, 70, keep, n_keep, 2));
     test_expect_same_rows(flat, paged, n_keep, test_layout_name(spec.layout));
     test_cache_destroy(flat);
     test_cache_destroy(paged);
@@ -161,7 +154,7 @@ Test(compact, absent_v_moves_keys_alone) {
   const test_cache_spec spec = {
       TEST_TOKEN_MAJOR,  1, 30, KVEVICT_DTYPE_BF16, 576,
       KVEVICT_DTYPE_F32, 0, 0};
-  test_try_spec(&spec, context, &random, TryCache);
+  test_try_spec(&spec, test_context(), &random, TryCache);
 }
 
 Test(compact, the_cpu_leaves_a_workspace_alone) {
@@ -179,7 +172,7 @@ Test(compact, the_cpu_leaves_a_workspace_alone) {
                              .n_tokens = 40,
                              .view = &ours->view,
                              .keep = &lists};
-  EXPECT_OK(kvevict_compact(context, &move, 1, workspace + 1, 64, NULL));
+  EXPECT_OK(kvevict_compact(test_context(), &move, 1, workspace + 1, 64, NULL));
   test_expect_same_rows(ours, theirs, 3, "with a workspace");
   for (int i = 0; i < 65; ++i) {
     EXPECT(workspace[i] == 0xA5, "byte %d is %d", i, workspace[i]);
@@ -200,7 +193,7 @@ Test(compact, the_cpu_leaves_a_workspace_alone) {
     test_cache* before = test_cache_clone(cache);                             \
     int32_t keep_array[8] = {1, 3, 20, 39, 0, 2, 25, 38};                     \
     kvevict_view view = cache->view;                                          \
-    const kvevict_context* with = context;                                    \
+    const kvevict_context* with = test_context();                             \
     const kvevict_view* at = &view;                                           \
     kvevict_keep_lists lists = test_lists(keep_array, 4, 2), *keep = &lists;  \
     uint32_t counts[2] = {4, 4};                                              \

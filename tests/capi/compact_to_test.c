@@ -9,17 +9,10 @@
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/hooks.h"
 #include "tests/capi/support/moves.h"
+#include "tests/capi/support/plan.h"
 #include "tests/oracle/compact.h"
 
 enum { kMaxHeads = 4, kCapacity = 60, kMostFirst = 40 };
-
-static kvevict_context* context;
-
-static void CreateContext(void) {
-  EXPECT_OK(kvevict_context_create(NULL, &context));
-}
-static void DestroyContext(void) { kvevict_context_destroy(context); }
-TestSuite(compact_to, .init = CreateContext, .fini = DestroyContext);
 
 /* The slots [begin, end) of each head whose block table entries a call may read. */
 typedef struct slots {
@@ -162,9 +155,9 @@ static void Try(test_layout from, test_layout to, kvevict_dtype k,
                 test_random* random) {
   trial* t = Draw(RandomSpec(from, k, random), to, random);
   kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-  EXPECT_OK(kvevict_compact_workspace(context, &t->move, 1, &size));
+  EXPECT_OK(kvevict_compact_workspace(test_context(), &t->move, 1, &size));
   EXPECT(size.best_bytes == 0, "%zu bytes", size.best_bytes);
-  EXPECT_OK(kvevict_compact(context, &t->move, 1, NULL, 0, NULL));
+  EXPECT_OK(kvevict_compact(test_context(), &t->move, 1, NULL, 0, NULL));
   ExpectMoved(t, test_layout_name(from));
   Destroy(t);
 }
@@ -206,7 +199,7 @@ Test(compact_to, long_rows_go_by_runs) {
     const test_layout to[] = {TEST_HEAD_MAJOR, TEST_TOKEN_MAJOR, TEST_PADDED,
                               TEST_N_LAYOUTS};
     trial* t = Draw(spec, to[round / 4 % 4], &random);
-    EXPECT_OK(kvevict_compact(context, &t->move, 1, NULL, 0, NULL));
+    EXPECT_OK(kvevict_compact(test_context(), &t->move, 1, NULL, 0, NULL));
     ExpectMoved(t, "long rows");
     Destroy(t);
   }
@@ -297,7 +290,7 @@ Test(compact_to, sequences_that_share_a_prefix_compact_their_tails) {
       wanted[s][i] = Element(p.cache, &p.views[s], (uint32_t)kTail[i], 1);
     }
   }
-  EXPECT_OK(kvevict_compact(context, p.moves, 2, NULL, 0, NULL));
+  EXPECT_OK(kvevict_compact(test_context(), p.moves, 2, NULL, 0, NULL));
   for (int s = 0; s < 2; ++s) {
     for (uint32_t i = 0; i < 2; ++i) {
       cr_assert(Element(p.cache, &p.views[s], 32 + i, 1) == wanted[s][i]);
@@ -307,14 +300,14 @@ Test(compact_to, sequences_that_share_a_prefix_compact_their_tails) {
   /* Both would write a third block. */
   MakePool(&p, 3, &random);
   p.moves[1].n_tokens = 41;
-  EXPECT_INVALID(kvevict_compact(context, p.moves, 2, NULL, 0, NULL),
+  EXPECT_INVALID(kvevict_compact(test_context(), p.moves, 2, NULL, 0, NULL),
                  "moves[0].k of 40 tokens", "moves[1].k of 41 tokens",
                  "overlap");
   /* Moving whole caches would write the shared blocks twice. */
   p.tables[1][2] = p.cache->block_table[8];
-  EXPECT_OK(kvevict_compact(context, p.moves, 2, NULL, 0, NULL));
+  EXPECT_OK(kvevict_compact(test_context(), p.moves, 2, NULL, 0, NULL));
   p.moves[0].first_slot = p.moves[1].first_slot = 31;
-  EXPECT_INVALID(kvevict_compact(context, p.moves, 2, NULL, 0, NULL),
+  EXPECT_INVALID(kvevict_compact(test_context(), p.moves, 2, NULL, 0, NULL),
                  "overlap");
   DestroyPool(&p);
 }
@@ -325,14 +318,14 @@ Test(compact_to, blocks_of_the_same_pool_are_a_destination) {
   MakePool(&p, 0, &random);
   const float wanted = Element(p.cache, &p.views[0], 39, 0);
   p.moves[0].destination = &p.views[1];
-  EXPECT_OK(kvevict_compact(context, p.moves, 1, NULL, 0, NULL));
+  EXPECT_OK(kvevict_compact(test_context(), p.moves, 1, NULL, 0, NULL));
   cr_assert(Element(p.cache, &p.views[1], 33, 0) == wanted);
   p.tables[1][2] = p.tables[0][1]; /* where rows are read */
-  EXPECT_INVALID(kvevict_compact(context, p.moves, 1, NULL, 0, NULL),
+  EXPECT_INVALID(kvevict_compact(test_context(), p.moves, 1, NULL, 0, NULL),
                  "moves[0].k of 40 tokens",
                  "moves[0].destination.k of 34 tokens", "overlap");
   p.tables[1][2] = -1;
-  EXPECT_INVALID(kvevict_compact(context, p.moves, 1, NULL, 0, NULL),
+  EXPECT_INVALID(kvevict_compact(test_context(), p.moves, 1, NULL, 0, NULL),
                  "destination: block_table[2] -1 < 0");
   DestroyPool(&p);
 }
@@ -366,7 +359,7 @@ Test(compact_to, the_accepted_nodes_of_a_tree) {
     moves[l].keep = &keep;
     moves[l].first_slot = kPrefix;
   }
-  EXPECT_OK(kvevict_compact(context, moves, kLayers, NULL, 0, NULL));
+  EXPECT_OK(kvevict_compact(test_context(), moves, kLayers, NULL, 0, NULL));
   for (int l = 0; l < kLayers; ++l) {
     test_expect_same_rows(caches[l], expected[l], kPrefix + kAccepted, "tree");
     test_expect_same_outside(caches[l], before[l], kPrefix, kPrefix + kNodes,
@@ -380,34 +373,34 @@ Test(compact_to, the_accepted_nodes_of_a_tree) {
 /* ---- Errors ---- */
 
 /* `change` to a valid call makes it fail; no byte moves. */
-#define EXPECT_BREAKS(change, ...)                                          \
-  do {                                                                      \
-    test_random random = {6};                                               \
-    test_cache_spec spec = {TEST_PAGED_16,     2, 40, KVEVICT_DTYPE_F32, 4, \
-                            KVEVICT_DTYPE_F32, 4, 2};                       \
-    test_cache* cache = test_cache_create(&spec, &random);                  \
-    spec.layout = TEST_TOKEN_MAJOR;                                         \
-    test_cache* other = test_cache_create(&spec, &random);                  \
-    test_cache* before = test_cache_clone(cache);                           \
-    test_cache* other_before = test_cache_clone(other);                     \
-    int32_t keep_array[8] = {11, 13, 20, 39, 10, 12, 25, 38};               \
-    kvevict_view view = cache->view, to = other->view;                      \
-    kvevict_keep_lists keep = test_lists(keep_array, 4, 2);                 \
-    kvevict_move move = KVEVICT_MOVE_INIT;                                  \
-    move.n_tokens = 40;                                                     \
-    move.first_slot = 10;                                                   \
-    move.view = &view;                                                      \
-    move.keep = &keep;                                                      \
-    change;                                                                 \
-    EXPECT_INVALID(kvevict_compact(context, &move, 1, NULL, 0, NULL),       \
-                   __VA_ARGS__);                                            \
-    test_expect_same_bytes(cache, before, #change);                         \
-    test_expect_same_bytes(other, other_before, #change);                   \
-    (void)to;                                                               \
-    test_cache_destroy(cache);                                              \
-    test_cache_destroy(other);                                              \
-    test_cache_destroy(before);                                             \
-    test_cache_destroy(other_before);                                       \
+#define EXPECT_BREAKS(change, ...)                                           \
+  do {                                                                       \
+    test_random random = {6};                                                \
+    test_cache_spec spec = {TEST_PAGED_16,     2, 40, KVEVICT_DTYPE_F32, 4,  \
+                            KVEVICT_DTYPE_F32, 4, 2};                        \
+    test_cache* cache = test_cache_create(&spec, &random);                   \
+    spec.layout = TEST_TOKEN_MAJOR;                                          \
+    test_cache* other = test_cache_create(&spec, &random);                   \
+    test_cache* before = test_cache_clone(cache);                            \
+    test_cache* other_before = test_cache_clone(other);                      \
+    int32_t keep_array[8] = {11, 13, 20, 39, 10, 12, 25, 38};                \
+    kvevict_view view = cache->view, to = other->view;                       \
+    kvevict_keep_lists keep = test_lists(keep_array, 4, 2);                  \
+    kvevict_move move = KVEVICT_MOVE_INIT;                                   \
+    move.n_tokens = 40;                                                      \
+    move.first_slot = 10;                                                    \
+    move.view = &view;                                                       \
+    move.keep = &keep;                                                       \
+    change;                                                                  \
+    EXPECT_INVALID(kvevict_compact(test_context(), &move, 1, NULL, 0, NULL), \
+                   __VA_ARGS__);                                             \
+    test_expect_same_bytes(cache, before, #change);                          \
+    test_expect_same_bytes(other, other_before, #change);                    \
+    (void)to;                                                                \
+    test_cache_destroy(cache);                                               \
+    test_cache_destroy(other);                                               \
+    test_cache_destroy(before);                                              \
+    test_cache_destroy(other_before);                                        \
   } while (0)
 
 #define EXPECT_BREAKS_TO(change, ...) \
@@ -473,24 +466,24 @@ Test(compact_to, caches_of_one_call_that_overlap_are_refused) {
     moves[i].destination = &caches[2]->view;
   }
   test_cache* before = test_cache_clone(caches[2]);
-  EXPECT_INVALID(kvevict_compact(context, moves, 2, NULL, 0, NULL),
+  EXPECT_INVALID(kvevict_compact(test_context(), moves, 2, NULL, 0, NULL),
                  "moves[1].destination is moves[0].destination again");
   moves[1].first_slot = 1;
-  EXPECT_INVALID(kvevict_compact(context, moves, 2, NULL, 0, NULL),
+  EXPECT_INVALID(kvevict_compact(test_context(), moves, 2, NULL, 0, NULL),
                  "moves[0].destination.k of 2 tokens",
                  "moves[1].destination.k of 3 tokens", "overlap");
   moves[0].destination = moves[1].view;
   moves[1].destination = NULL;
   moves[1].first_slot = 0;
-  EXPECT_INVALID(kvevict_compact(context, moves, 2, NULL, 0, NULL),
+  EXPECT_INVALID(kvevict_compact(test_context(), moves, 2, NULL, 0, NULL),
                  "moves[0].destination.k of 2 tokens",
                  "moves[1].k of 40 tokens", "overlap");
   test_expect_same_bytes(caches[2], before, "refused");
   /* Adjacent slots do not overlap. */
   moves[1].first_slot = 2;
-  EXPECT_OK(kvevict_compact(context, moves, 2, NULL, 0, NULL));
+  EXPECT_OK(kvevict_compact(test_context(), moves, 2, NULL, 0, NULL));
   moves[0].destination = moves[1].destination = &caches[2]->view;
-  EXPECT_OK(kvevict_compact(context, moves, 2, NULL, 0, NULL));
+  EXPECT_OK(kvevict_compact(test_context(), moves, 2, NULL, 0, NULL));
   for (int i = 0; i < 3; ++i) test_cache_destroy(caches[i]);
   test_cache_destroy(before);
 }
@@ -507,18 +500,18 @@ Test(compact_to, the_workspace_query_checks_as_the_call_does) {
   move.view = &cache->view;
   move.keep = &keep;
   move.first_slot = 30;
-  EXPECT_OK(kvevict_compact_workspace(context, &move, 1, &size));
+  EXPECT_OK(kvevict_compact_workspace(test_context(), &move, 1, &size));
   move.first_slot = 60;
-  EXPECT_INVALID(kvevict_compact_workspace(context, &move, 1, &size),
+  EXPECT_INVALID(kvevict_compact_workspace(test_context(), &move, 1, &size),
                  "view: block_table_len 3", "64 tokens");
   move.first_slot = INT32_MAX;
-  EXPECT_INVALID(kvevict_compact_workspace(context, &move, 1, &size),
+  EXPECT_INVALID(kvevict_compact_workspace(test_context(), &move, 1, &size),
                  "first_slot + keep.count 2147483651 > 2147483647");
   move.destination = &to->view;
   move.first_slot = 30;
-  EXPECT_OK(kvevict_compact_workspace(context, &move, 1, &size));
+  EXPECT_OK(kvevict_compact_workspace(test_context(), &move, 1, &size));
   move.first_slot = 60;
-  EXPECT_INVALID(kvevict_compact_workspace(context, &move, 1, &size),
+  EXPECT_INVALID(kvevict_compact_workspace(test_context(), &move, 1, &size),
                  "destination: block_table_len 3", "64 tokens");
   test_cache_destroy(cache);
   test_cache_destroy(to);
@@ -539,15 +532,15 @@ Test(compact_to, a_reordering_has_neither) {
   move.view = &cache->view;
   move.keep = &keep;
   move.first_slot = 3;
-  EXPECT_INVALID(kvevict_reorder(context, &move, 1, memory, 64, NULL),
+  EXPECT_INVALID(kvevict_reorder(test_context(), &move, 1, memory, 64, NULL),
                  "moves[0]: first_slot 3");
-  EXPECT_INVALID(kvevict_reorder_workspace(context, &move, 1, &size),
+  EXPECT_INVALID(kvevict_reorder_workspace(test_context(), &move, 1, &size),
                  "moves[0]: first_slot 3");
   move.first_slot = 0;
   move.destination = &to->view;
-  EXPECT_INVALID(kvevict_reorder(context, &move, 1, memory, 64, NULL),
+  EXPECT_INVALID(kvevict_reorder(test_context(), &move, 1, memory, 64, NULL),
                  "moves[0]: destination is not NULL");
-  EXPECT_INVALID(kvevict_reorder_workspace(context, &move, 1, &size),
+  EXPECT_INVALID(kvevict_reorder_workspace(test_context(), &move, 1, &size),
                  "moves[0]: destination is not NULL");
   test_cache_destroy(cache);
   test_cache_destroy(to);

@@ -82,7 +82,7 @@ static engine* Create(const char* policy, kvevict_dtype dtype,
   geometry.rope_inv_freq = e->inv_freq;
   geometry.rope_inv_freq_len = kPairs;
   const kvevict_policy* p = test_policy(policy);
-  EXPECT_OK(kvevict_context_create(NULL, &e->context));
+  e->context = test_context();
   EXPECT_OK(kvevict_plan_create(e->context, &geometry, p, NULL, &e->plan));
   EXPECT_OK(kvevict_sequence_create(e->plan, &e->sequence));
   kvevict_workspace w = {.struct_size = sizeof w};
@@ -121,7 +121,6 @@ static engine* Create(const char* policy, kvevict_dtype dtype,
 static void Destroy(engine* e) {
   kvevict_sequence_destroy(e->sequence);
   kvevict_plan_destroy(e->plan);
-  kvevict_context_destroy(e->context);
   for (int l = 0; l < kLayers; ++l) test_cache_destroy(e->caches[l]);
   free(e->keys);
   free(e->queries);
@@ -152,12 +151,8 @@ static void Step(engine* e) {
         }
       }
     }
-    kvevict_plane plane = KVEVICT_PLANE_INIT;
-    plane.data = (uint64_t)(uintptr_t)queries;
-    plane.dtype = KVEVICT_DTYPE_F32;
-    plane.head_dim = kDim;
-    plane.token_stride_bytes = (int64_t)sizeof queries;
-    plane.head_stride_bytes = (int64_t)sizeof queries[0];
+    const kvevict_plane plane = kvevict_plane_token_major(
+        queries, KVEVICT_DTYPE_F32, sizeof queries / sizeof queries[0], kDim);
     EXPECT_OK(test_observe(e->sequence, l, &plane, 1, p));
   }
   EXPECT_OK(kvevict_sequence_append(e->sequence, 1, NULL));

@@ -192,8 +192,7 @@ Test(destinations_errors, no_view_is_one) {
 
 /* Two items share a destination, or one writes to the other's view. */
 Test(destinations_errors, of_a_batch_lie_apart) {
-  kvevict_context* context;
-  EXPECT_OK(kvevict_context_create(NULL, &context));
+  kvevict_context* const context = test_context();
   test_model_spec spec = test_small_model("knorm:budget=40");
   spec.context = context;
   spec.n_layers = 1;
@@ -233,7 +232,6 @@ Test(destinations_errors, of_a_batch_lie_apart) {
   for (int i = 0; i < 2; ++i) test_model_destroy(models[i]);
   test_model_destroy(to);
   test_model_destroy(more);
-  kvevict_context_destroy(context);
 }
 
 static kvevict_status Forward(uint32_t first, uint32_t n, void* user_data) {

@@ -307,8 +307,7 @@ Test(destinations, of_a_batch_get_what_single_calls_give) {
   test_random random = test_random_start("destinations batch");
   trial* t[2];
   kvevict_sequence_eviction items[2];
-  kvevict_context* context;
-  EXPECT_OK(kvevict_context_create(NULL, &context));
+  kvevict_context* const context = test_context();
   for (int i = 0; i < 2; ++i) {
     test_model_spec spec = Draw(kPolicies[2 + i], &random);
     spec.n_threads = 1;
@@ -345,7 +344,6 @@ Test(destinations, of_a_batch_get_what_single_calls_give) {
   free(workspace);
   End(t[0]);
   End(t[1]);
-  kvevict_context_destroy(context);
 }
 
 /* One pool is bf16, the other u8, with blocks of as many tokens as stay. */
@@ -389,11 +387,7 @@ Test(destinations, may_be_blocks_of_another_pool) {
       if (i == 0) EXPECT_OK(kvevict_paged_sequence_view(cached, l, &view));
       kvevict_view to = KVEVICT_VIEW_INIT;
       to.n_kv_heads = kHeads;
-      to.v.data = (uintptr_t)out[i];
-      to.v.dtype = KVEVICT_DTYPE_F32;
-      to.v.head_dim = kDim;
-      to.v.token_stride_bytes = kDim * 4;
-      to.v.head_stride_bytes = 40 * kDim * 4;
+      to.v = kvevict_plane_head_major(out[i], KVEVICT_DTYPE_F32, 40, kDim);
       kvevict_plane numbers[2];
       uint32_t n = 0;
       for (uint32_t c = 0; c < view.n_companions; ++c) {

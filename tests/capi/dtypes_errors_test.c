@@ -152,13 +152,11 @@ static kvevict_status Create(kvevict_dtype k, uint32_t k_dim, kvevict_dtype v,
   layer.k_dtype = k;
   layer.v_dtype = v;
   const kvevict_geometry geometry = test_geometry(1, 10, &layer);
-  kvevict_context* context = NULL;
+  kvevict_context* const context = test_context();
   kvevict_plan* plan = NULL;
-  EXPECT_OK(kvevict_context_create(NULL, &context));
   const kvevict_status status =
       kvevict_plan_create(context, &geometry, test_policy("none"), NULL, &plan);
   kvevict_plan_destroy(plan);
-  kvevict_context_destroy(context);
   return status;
 }
 
@@ -210,8 +208,7 @@ Test(dtypes_errors, a_destination_has_numbers_where_the_view_has) {
   test_random random = {3};
   const test_cache_spec spec = {TEST_TOKEN_MAJOR, 2, 20, KVEVICT_DTYPE_I8, 8,
                                 KVEVICT_DTYPE_I8, 8, 0};
-  kvevict_context* context = NULL;
-  EXPECT_OK(kvevict_context_create(NULL, &context));
+  kvevict_context* const context = test_context();
   test_cache* from = test_cache_create(&spec, &random);
   test_cache* to = test_cache_create(&spec, &random);
   const int32_t keep[2] = {3, 9};
@@ -227,5 +224,4 @@ Test(dtypes_errors, a_destination_has_numbers_where_the_view_has) {
                  "destination", "the scale and the minimum of k");
   test_cache_destroy(from);
   test_cache_destroy(to);
-  kvevict_context_destroy(context);
 }

@@ -131,14 +131,12 @@ static void Score(const char* policy, kvevict_dtype dtype, uint32_t dim,
   const bool by_some = strncmp(policy, "h2o", 3) == 0;
   const uint32_t n_rows = by_all ? n : by_some ? 6 : plan->policy.window;
 
-  kvevict_plane queries = test_floats_plane(numbers, (uint64_t)n_rows * dim);
-  queries.head_dim = dim;
-  queries.token_stride_bytes = (int64_t)(dim * sizeof(float));
+  kvevict_plane queries =
+      kvevict_plane_head_major(numbers, KVEVICT_DTYPE_F32, n_rows, dim);
   kvevict_plane filter = test_floats_plane(numbers, dim); /* also the means */
   filter.head_dim = dim;
-  kvevict_plane centers = test_floats_plane(numbers, 3 * kPairs);
-  centers.head_dim = kPairs;
-  centers.token_stride_bytes = kPairs * sizeof(float);
+  kvevict_plane centers =
+      kvevict_plane_head_major(numbers, KVEVICT_DTYPE_F32, 3, kPairs);
   kvevict_plane given = test_floats_plane(numbers, kTokens), statistics[3];
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   if (dim * dim * kHeads * kGroup <= 1 << 15) {
@@ -152,15 +150,9 @@ static void Score(const char* policy, kvevict_dtype dtype, uint32_t dim,
   inputs.query_centers = &centers;
   if (by_some || by_all) inputs.n_query_rows = n_rows;
 
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
-  job.n_tokens = n;
+  kvevict_score_job job = test_score_job(n, view, &inputs, scores, kHeads);
   job.token_counts = counts;
-  job.view = view;
-  job.inputs = &inputs;
-  job.scores = scores;
-  job.scores_len = (size_t)kHeads * n;
-  EXPECT_OK(kvevict_score(plan->plan, &job, 1, plan->workspace,
-                          plan->workspace_bytes, NULL));
+  EXPECT_OK(test_score_jobs(plan, &job, 1));
   test_plan_destroy(plan);
 }
 
@@ -261,8 +253,7 @@ Test(dtypes, numbers_may_be_of_all_tokens) {
 /* Moves by a keep list per head, and compares with the oracle. */
 Test(dtypes, move_with_their_scales_as_the_oracle_says) {
   test_random random = test_random_start("dtypes move");
-  kvevict_context* context = NULL;
-  EXPECT_OK(kvevict_context_create(NULL, &context));
+  kvevict_context* const context = test_context();
   kvevict_dtype_info info;
   for (uint32_t i = 0; NextQuantized(&i, &info);) {
     for (test_layout layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
@@ -281,14 +272,12 @@ Test(dtypes, move_with_their_scales_as_the_oracle_says) {
       test_cache_destroy(want);
     }
   }
-  kvevict_context_destroy(context);
 }
 
 /* A scale of all tokens stays in place wherever rows go. Layers may share it. */
 Test(dtypes, numbers_of_all_tokens_stay) {
   test_random random = test_random_start("dtypes stay");
-  kvevict_context* context = NULL;
-  EXPECT_OK(kvevict_context_create(NULL, &context));
+  kvevict_context* const context = test_context();
   float scale = 0.5f;
   const test_cache_spec spec = {
       TEST_TOKEN_MAJOR,  kHeads, kTokens, KVEVICT_DTYPE_FP8_E4M3, 16,
@@ -317,5 +306,4 @@ Test(dtypes, numbers_of_all_tokens_stay) {
   EXPECT(scale == 0.5f, "the scale is %g", scale);
   test_cache_destroy(want);
   for (int i = 0; i < 2; ++i) test_cache_destroy(caches[i]);
-  kvevict_context_destroy(context);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kvevict/attention.h"
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/grouped_rows.h"
 #include "tests/capi/support/hooks.h"
@@ -110,22 +111,14 @@ static void ScoreBy(const char* policy, const both* b, bool grouped,
   const test_grouped_spec* spec = &b->cache->spec;
   test_plan* plan = PlanOf(spec, grouped ? spec->dtype : KVEVICT_DTYPE_F32,
                            policy, KVEVICT_OPERATION_SCORE);
-  kvevict_plane rows = KVEVICT_PLANE_INIT;
-  rows.data = (uintptr_t)queries;
-  rows.dtype = KVEVICT_DTYPE_F32;
-  rows.head_dim = 64;
-  rows.token_stride_bytes = 64 * 4;
-  rows.head_stride_bytes = 64 * 4 * 8;
+  const kvevict_plane rows =
+      kvevict_plane_head_major(queries, KVEVICT_DTYPE_F32, 8, 64);
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   inputs.queries = &rows;
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
-  job.n_tokens = b->n;
-  job.view = grouped ? &b->cache->view : &b->plain.view;
-  job.inputs = &inputs;
-  job.scores = scores;
-  job.scores_len = (size_t)spec->n_heads * b->n;
-  EXPECT_OK(kvevict_score(plan->plan, &job, 1, plan->workspace,
-                          plan->workspace_bytes, NULL));
+  kvevict_score_job job =
+      test_score_job(b->n, grouped ? &b->cache->view : &b->plain.view, &inputs,
+                     scores, spec->n_heads);
+  EXPECT_OK(test_score_jobs(plan, &job, 1));
   test_plan_destroy(plan);
 }
 

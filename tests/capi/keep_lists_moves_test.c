@@ -7,17 +7,10 @@
 #include "tests/capi/support/cache.h"
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/plan.h"
 #include "tests/oracle/compact.h"
 
 enum { kMaxHeads = 4, kCapacity = 70 };
-
-static kvevict_context* context;
-
-static void CreateContext(void) {
-  EXPECT_OK(kvevict_context_create(NULL, &context));
-}
-static void DestroyContext(void) { kvevict_context_destroy(context); }
-TestSuite(ragged_moves, .init = CreateContext, .fini = DestroyContext);
 
 static uint32_t Least(const uint32_t* counts, uint32_t n) {
   uint32_t least = counts[0];
@@ -115,10 +108,11 @@ static void Destroy(ragged* r) {
 /* Reorders in the least workspace. */
 static void Reorder(const kvevict_move* moves, size_t n) {
   kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-  EXPECT_OK(kvevict_reorder_workspace(context, moves, n, &size));
+  EXPECT_OK(kvevict_reorder_workspace(test_context(), moves, n, &size));
   uint8_t* memory = aligned_alloc(64, (size.least_bytes + 127) / 64 * 64);
   memset(memory, TEST_GUARD, size.least_bytes + 64);
-  EXPECT_OK(kvevict_reorder(context, moves, n, memory, size.least_bytes, NULL));
+  EXPECT_OK(kvevict_reorder(test_context(), moves, n, memory, size.least_bytes,
+                            NULL));
   EXPECT(test_is_filled(memory + size.least_bytes, 64),
          "wrote beyond a workspace of %zu bytes", size.least_bytes);
   free(memory);
@@ -132,9 +126,10 @@ static void TryAll(bool reorders, test_random* random) {
         Reorder(&r->move, 1);
       } else {
         kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-        EXPECT_OK(kvevict_compact_workspace(context, &r->move, 1, &size));
+        EXPECT_OK(
+            kvevict_compact_workspace(test_context(), &r->move, 1, &size));
         EXPECT(size.best_bytes == 0, "%zu bytes", size.best_bytes);
-        EXPECT_OK(kvevict_compact(context, &r->move, 1, NULL, 0, NULL));
+        EXPECT_OK(kvevict_compact(test_context(), &r->move, 1, NULL, 0, NULL));
       }
       ExpectMoved(r);
       Destroy(r);
@@ -166,7 +161,7 @@ Test(ragged_moves, of_layers_go_together) {
     if (reorders) {
       Reorder(moves, 5);
     } else {
-      EXPECT_OK(kvevict_compact(context, moves, 5, NULL, 0, NULL));
+      EXPECT_OK(kvevict_compact(test_context(), moves, 5, NULL, 0, NULL));
     }
     for (int l = 0; l < 5; ++l) {
       ExpectMoved(all[l]);
@@ -209,10 +204,11 @@ Test(ragged_moves, of_caches_that_share_a_pool) {
                                   .keep = &keep,
                                   .token_counts = held_there}};
   freed[0] = cache->block_table[stride + 1];
-  EXPECT_INVALID(kvevict_compact(context, moves, 2, NULL, 0, NULL), "overlap");
+  EXPECT_INVALID(kvevict_compact(test_context(), moves, 2, NULL, 0, NULL),
+                 "overlap");
   test_expect_same_bytes(cache, before, "refused");
   freed[0] = before->block_table[stride + 2];
-  EXPECT_OK(kvevict_compact(context, moves, 2, NULL, 0, NULL));
+  EXPECT_OK(kvevict_compact(test_context(), moves, 2, NULL, 0, NULL));
   for (int i = 0; i < 2; ++i) {
     for (uint32_t e = 0; e < 4; ++e) {
       const uint32_t row = (uint32_t)slots[i];
@@ -229,37 +225,38 @@ Test(ragged_moves, of_caches_that_share_a_pool) {
 /* ---- Errors ---- */
 
 /* `change` to good moves of heads that hold 40 and 20 makes both calls fail. */
-#define EXPECT_BREAKS(change, ...)                                            \
-  do {                                                                        \
-    test_random random = {6};                                                 \
-    const test_cache_spec spec = {                                            \
-        TEST_PAGED_16_OF_HEADS, 2, 40, KVEVICT_DTYPE_F32, 4,                  \
-        KVEVICT_DTYPE_F32,      4, 0};                                        \
-    test_cache* cache = test_cache_create(&spec, &random);                    \
-    uint32_t held[2] = {40, 20};                                              \
-    int32_t slots[8] = {1, 3, 20, 39, 0, 2, 15, 19};                          \
-    kvevict_keep_lists lists = test_lists(slots, 4, 2);                       \
-    kvevict_move move = {.struct_size = sizeof move,                          \
-                         .n_tokens = 40,                                      \
-                         .view = &cache->view,                                \
-                         .keep = &lists,                                      \
-                         .token_counts = held};                               \
-    int32_t* table = cache->block_table;                                      \
-    const uint64_t stride = cache->view.block_table_head_stride;              \
-    uint64_t room[512];                                                       \
-    uint8_t* const workspace =                                                \
-        (uint8_t*)room + (64 - (uintptr_t)room % 64) % 64;                    \
-    FreeBlocks(cache, held, 40);                                              \
-    change;                                                                   \
-    test_cache* before = test_cache_clone(cache);                             \
-    EXPECT_INVALID(kvevict_compact(context, &move, 1, NULL, 0, NULL),         \
-                   __VA_ARGS__);                                              \
-    EXPECT_INVALID(kvevict_reorder(context, &move, 1, workspace, 4000, NULL), \
-                   __VA_ARGS__);                                              \
-    test_expect_same_bytes(cache, before, #change);                           \
-    (void)table, (void)stride;                                                \
-    test_cache_destroy(cache);                                                \
-    test_cache_destroy(before);                                               \
+#define EXPECT_BREAKS(change, ...)                                           \
+  do {                                                                       \
+    test_random random = {6};                                                \
+    const test_cache_spec spec = {                                           \
+        TEST_PAGED_16_OF_HEADS, 2, 40, KVEVICT_DTYPE_F32, 4,                 \
+        KVEVICT_DTYPE_F32,      4, 0};                                       \
+    test_cache* cache = test_cache_create(&spec, &random);                   \
+    uint32_t held[2] = {40, 20};                                             \
+    int32_t slots[8] = {1, 3, 20, 39, 0, 2, 15, 19};                         \
+    kvevict_keep_lists lists = test_lists(slots, 4, 2);                      \
+    kvevict_move move = {.struct_size = sizeof move,                         \
+                         .n_tokens = 40,                                     \
+                         .view = &cache->view,                               \
+                         .keep = &lists,                                     \
+                         .token_counts = held};                              \
+    int32_t* table = cache->block_table;                                     \
+    const uint64_t stride = cache->view.block_table_head_stride;             \
+    uint64_t room[512];                                                      \
+    uint8_t* const workspace =                                               \
+        (uint8_t*)room + (64 - (uintptr_t)room % 64) % 64;                   \
+    FreeBlocks(cache, held, 40);                                             \
+    change;                                                                  \
+    test_cache* before = test_cache_clone(cache);                            \
+    EXPECT_INVALID(kvevict_compact(test_context(), &move, 1, NULL, 0, NULL), \
+                   __VA_ARGS__);                                             \
+    EXPECT_INVALID(                                                          \
+        kvevict_reorder(test_context(), &move, 1, workspace, 4000, NULL),    \
+        __VA_ARGS__);                                                        \
+    test_expect_same_bytes(cache, before, #change);                          \
+    (void)table, (void)stride;                                               \
+    test_cache_destroy(cache);                                               \
+    test_cache_destroy(before);                                              \
   } while (0)
 
 Test(ragged_moves, that_are_bad_are_errors) {
@@ -296,8 +293,9 @@ Test(ragged_moves, reorder_has_no_more_places_than_are_held) {
                              .view = &cache->view,
                              .keep = &lists,
                              .token_counts = held};
-  EXPECT_INVALID(kvevict_reorder(context, &move, 1, workspace, 4000, NULL),
-                 "20", "3");
+  EXPECT_INVALID(
+      kvevict_reorder(test_context(), &move, 1, workspace, 4000, NULL), "20",
+      "3");
   test_expect_same_bytes(cache, before, "refused");
   test_cache_destroy(cache);
   test_cache_destroy(before);

@@ -7,6 +7,7 @@
 #include "tests/capi/support/cache_trials.h"
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/plan.h"
 #include "tests/oracle/compact.h"
 #include "tests/oracle/select.h"
 
@@ -16,14 +17,6 @@ enum {
   kMaxLayers = 6,
   kGuardSlot = -1515870811
 };
-
-static kvevict_context* context;
-
-static void CreateContext(void) {
-  EXPECT_OK(kvevict_context_create(NULL, &context));
-}
-static void DestroyContext(void) { kvevict_context_destroy(context); }
-TestSuite(keep_lists, .init = CreateContext, .fini = DestroyContext);
 
 static kvevict_context* ContextOf(uint32_t n_threads, test_runner* runner) {
   kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
@@ -367,9 +360,9 @@ Test(keep_lists, as_many_layers_as_a_call_takes) {
                               .keep = &keep};
     oracle_compact_lists(&expected[l]->view, &keep);
   }
-  EXPECT_OK(kvevict_compact(context, moves, 0, NULL, 0, NULL));
-  EXPECT_OK(kvevict_compact(context, NULL, 0, NULL, 0, NULL));
-  EXPECT_OK(kvevict_compact(context, moves, kN, NULL, 0, NULL));
+  EXPECT_OK(kvevict_compact(test_context(), moves, 0, NULL, 0, NULL));
+  EXPECT_OK(kvevict_compact(test_context(), NULL, 0, NULL, 0, NULL));
+  EXPECT_OK(kvevict_compact(test_context(), moves, kN, NULL, 0, NULL));
   for (int l = 0; l < kN; ++l) {
     test_expect_same_rows(caches[l], expected[l], 20, "128 layers");
     test_cache_destroy(caches[l]);
@@ -399,14 +392,16 @@ Test(keep_lists, moves_are_as_far_apart_as_their_size_says) {
     oracle_compact_lists(&expected[l]->view, &keep);
   }
   moves[1].later = 1;
-  EXPECT_INVALID(kvevict_compact(context, &moves[0].move, 2, NULL, 0, NULL),
-                 "moves[1]", "struct_size");
+  EXPECT_INVALID(
+      kvevict_compact(test_context(), &moves[0].move, 2, NULL, 0, NULL),
+      "moves[1]", "struct_size");
   moves[1].later = 0;
   moves[1].move.struct_size = sizeof moves[0].move;
-  EXPECT_INVALID(kvevict_compact(context, &moves[0].move, 2, NULL, 0, NULL),
-                 "moves[1].struct_size");
+  EXPECT_INVALID(
+      kvevict_compact(test_context(), &moves[0].move, 2, NULL, 0, NULL),
+      "moves[1].struct_size");
   moves[1].move.struct_size = sizeof moves[0];
-  EXPECT_OK(kvevict_compact(context, &moves[0].move, 2, NULL, 0, NULL));
+  EXPECT_OK(kvevict_compact(test_context(), &moves[0].move, 2, NULL, 0, NULL));
   for (int l = 0; l < 2; ++l) {
     test_expect_same_rows(caches[l], expected[l], 2, "wider moves");
     test_cache_destroy(caches[l]);
@@ -422,14 +417,15 @@ static void ExpectRefused(const kvevict_move* moves, size_t n,
                           const char* text, const char* text2) {
   test_cache* before[3];
   for (size_t i = 0; i < n_caches; ++i) before[i] = test_cache_clone(caches[i]);
-  EXPECT_INVALID(kvevict_compact(context, moves, n, NULL, 0, NULL), text,
+  EXPECT_INVALID(kvevict_compact(test_context(), moves, n, NULL, 0, NULL), text,
                  text2);
   kvevict_workspace w = KVEVICT_WORKSPACE_INIT;
-  EXPECT_OK(kvevict_reorder_workspace(context, moves, n, &w));
+  EXPECT_OK(kvevict_reorder_workspace(test_context(), moves, n, &w));
   const size_t bytes = w.least_bytes;
   void* workspace = aligned_alloc(64, (bytes + 127) / 64 * 64);
-  EXPECT_INVALID(kvevict_reorder(context, moves, n, workspace, bytes, NULL),
-                 text, text2);
+  EXPECT_INVALID(
+      kvevict_reorder(test_context(), moves, n, workspace, bytes, NULL), text,
+      text2);
   free(workspace);
   for (size_t i = 0; i < n_caches; ++i) {
     test_expect_same_bytes(caches[i], before[i], text);
@@ -454,7 +450,7 @@ Test(keep_lists, layers_that_share_rows_are_refused) {
                                 .view = &views[i],
                                 .keep = &keep};
     }
-    EXPECT_OK(kvevict_compact(context, moves, 2, NULL, 0, NULL));
+    EXPECT_OK(kvevict_compact(test_context(), moves, 2, NULL, 0, NULL));
     ExpectRefused(moves, 3, caches, 2, "moves[2].view", "moves[0]");
     /* One byte further it is another cache, which overlaps the first one. */
     views[2].k.data += 1;
@@ -504,8 +500,9 @@ Test(keep_lists, mistakes_name_their_move) {
   }
   test_cache* before[2] = {test_cache_clone(caches[0]),
                            test_cache_clone(caches[1])};
-#define EXPECT_NAMES(...) \
-  EXPECT_INVALID(kvevict_compact(context, moves, 2, NULL, 0, NULL), __VA_ARGS__)
+#define EXPECT_NAMES(...)                                                  \
+  EXPECT_INVALID(kvevict_compact(test_context(), moves, 2, NULL, 0, NULL), \
+                 __VA_ARGS__)
   EXPECT_NAMES("moves[1]", "keep[0][1] 2");
   slots[1][1] = 60;
   EXPECT_NAMES("moves[1]", "keep[0][1] 60", "n_tokens 60");

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "kvevict/experimental.h"
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/mixed.h"
 #include "tests/capi/support/plan.h"
@@ -317,13 +318,9 @@ static uint32_t ScoreRows(const test_mixed* m, bool given, float* rows) {
                                     n_tokens - m->alike[l]->policy.window);
     inputs[n] = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
     inputs[n].queries = &queries[n];
-    jobs[n] = (kvevict_score_job)KVEVICT_SCORE_JOB_INIT;
+    jobs[n] =
+        test_score_job(n_tokens, &m->views[l], &inputs[n], of_layer, heads);
     jobs[n].layer = l;
-    jobs[n].n_tokens = n_tokens;
-    jobs[n].view = &m->views[l];
-    jobs[n].inputs = &inputs[n];
-    jobs[n].scores = of_layer;
-    jobs[n].scores_len = (size_t)heads * n_tokens;
     n += 1;
   }
   void* workspace = aligned_alloc(64, (size.best_bytes + 127) / 64 * 64);

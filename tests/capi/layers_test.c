@@ -7,14 +7,6 @@
 #include "tests/capi/support/plan.h"
 #include "tests/capi/support/policies.h"
 
-static kvevict_context* context;
-
-static void CreateContext(void) {
-  EXPECT_OK(kvevict_context_create(NULL, &context));
-}
-static void DestroyContext(void) { kvevict_context_destroy(context); }
-TestSuite(layers, .init = CreateContext, .fini = DestroyContext);
-
 enum { kFive = 5, kTokens = TEST_MIXED_TOKENS };
 
 /* Full, a window, full, nothing, full. */
@@ -34,7 +26,7 @@ static kvevict_status Create(const kvevict_geometry* geometry,
                              kvevict_plan** plan) {
   const kvevict_policy* policy = test_policy(policy_text);
   *plan = NULL;
-  return kvevict_plan_create(context, geometry, policy, options, plan);
+  return kvevict_plan_create(test_context(), geometry, policy, options, plan);
 }
 
 static kvevict_plan* PlanOfFive(const char* policy_text,
@@ -247,9 +239,8 @@ Test(layers, without_a_full_cache_are_not_read) {
   EXPECT_OK(kvevict_sequence_begin_observing(s, NULL, 0));
   static float queries[2][50][8];
   for (int i = 0; i < 2 * 50 * 8; ++i) (&queries[0][0][0])[i] = (float)(i % 7);
-  kvevict_plane rows = test_floats_plane(&queries[0][0][0], 50 * 8);
-  rows.head_dim = 8;
-  rows.token_stride_bytes = 8 * sizeof(float);
+  kvevict_plane rows =
+      kvevict_plane_head_major(&queries[0][0][0], KVEVICT_DTYPE_F32, 50, 8);
   const kvevict_plane planes[2] = {nowhere, rows};
   EXPECT_OK(test_observe_layers(s, planes, 2, 50, 0));
   const kvevict_observation of_nothing = {

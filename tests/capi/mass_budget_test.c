@@ -4,14 +4,14 @@
 
 #include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/plan.h"
 #include "tests/capi/support/random.h"
 #include "tests/oracle/select.h"
 
 enum { kMaxTokens = 120, kMaxRows = 3, kMaxLayers = 3, kAll = 9 };
 
 static kvevict_context* Context(void) {
-  kvevict_context* context = NULL;
-  EXPECT_OK(kvevict_context_create(NULL, &context));
+  kvevict_context* const context = test_context();
   return context;
 }
 
@@ -135,7 +135,6 @@ Test(mass_budget, is_the_smallest_that_keeps_enough) {
              i, n, budgets[i], expected[i]);
     }
   }
-  kvevict_context_destroy(context);
 }
 
 /* Worked by hand: 8 of 16, 12 of 16, ... */
@@ -169,7 +168,6 @@ Test(mass_budget, of_a_plain_row) {
   EXPECT_INVALID(kvevict_budget_for_mass(context, NULL, 0, &o, &none, 1),
                  "budgets_len 1 is not 0");
   cr_expect_eq(none, 77);
-  kvevict_context_destroy(context);
 }
 
 Test(mass_budget, bad_input_is_named) {
@@ -224,5 +222,4 @@ Test(mass_budget, bad_input_is_named) {
                  "layers", "NULL");
   EXPECT_UNTOUCHED(budgets);
 #undef CALL
-  kvevict_context_destroy(context);
 }

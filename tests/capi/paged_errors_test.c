@@ -59,11 +59,7 @@ static kvevict_paged_rows RowsOf(const scene* s, uint32_t layer, uint32_t first,
   rows.layer = layer;
   rows.first_slot = first;
   rows.n_tokens = n;
-  rows.k.data = (uint64_t)(uintptr_t)s->rows;
-  rows.k.dtype = KVEVICT_DTYPE_F32;
-  rows.k.head_dim = kDim;
-  rows.k.head_stride_bytes = kDim * sizeof(float);
-  rows.k.token_stride_bytes = kHeads * kDim * sizeof(float);
+  rows.k = kvevict_plane_token_major(s->rows, KVEVICT_DTYPE_F32, kHeads, kDim);
   return rows;
 }
 

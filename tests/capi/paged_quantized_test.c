@@ -270,8 +270,7 @@ Test(paged_quantized, usage_says_what_is_saved) {
       {KVEVICT_DTYPE_Q8_0, 0, 136},
       {KVEVICT_DTYPE_Q4_0, 0, 72},
   };
-  kvevict_context* context = NULL;
-  EXPECT_OK(kvevict_context_create(NULL, &context));
+  kvevict_context* const context = test_context();
   for (size_t i = 0; i < sizeof kWanted / sizeof *kWanted; ++i) {
     kvevict_layer_geometry layer = test_layer(8, 8, 128, 128);
     layer.k_dtype = layer.v_dtype = kWanted[i].dtype;
@@ -301,7 +300,6 @@ Test(paged_quantized, usage_says_what_is_saved) {
     kvevict_paged_cache_destroy(cache);
     kvevict_plan_destroy(plan);
   }
-  kvevict_context_destroy(context);
 }
 
 Test(paged_quantized, what_cannot_be_is_an_error) {

@@ -10,14 +10,6 @@ enum { kMaxTokens = 1000 };
 
 static kvevict_layer_geometry Layer(void) { return test_layer(8, 2, 64, 32); }
 
-static kvevict_context* context;
-
-static void CreateContext(void) {
-  EXPECT_OK(kvevict_context_create(NULL, &context));
-}
-static void DestroyContext(void) { kvevict_context_destroy(context); }
-TestSuite(plan, .init = CreateContext, .fini = DestroyContext);
-
 Test(plan, null_arguments_are_errors) {
   const kvevict_layer_geometry layer = Layer();
   const kvevict_geometry geometry = test_geometry(4, kMaxTokens, &layer);
@@ -26,12 +18,14 @@ Test(plan, null_arguments_are_errors) {
   GUARD(plan);
   EXPECT_INVALID(kvevict_plan_create(NULL, &geometry, policy, NULL, &plan),
                  "context", "NULL");
-  EXPECT_INVALID(kvevict_plan_create(context, NULL, policy, NULL, &plan),
+  EXPECT_INVALID(kvevict_plan_create(test_context(), NULL, policy, NULL, &plan),
                  "geometry", "NULL");
-  EXPECT_INVALID(kvevict_plan_create(context, &geometry, NULL, NULL, &plan),
-                 "policy", "NULL");
-  EXPECT_INVALID(kvevict_plan_create(context, &geometry, policy, NULL, NULL),
-                 "out_plan", "NULL");
+  EXPECT_INVALID(
+      kvevict_plan_create(test_context(), &geometry, NULL, NULL, &plan),
+      "policy", "NULL");
+  EXPECT_INVALID(
+      kvevict_plan_create(test_context(), &geometry, policy, NULL, NULL),
+      "out_plan", "NULL");
   EXPECT_UNTOUCHED(plan);
 }
 
@@ -39,7 +33,7 @@ static kvevict_status CreateAndDestroy(const kvevict_geometry* geometry,
                                        const kvevict_policy* policy) {
   kvevict_plan* plan = NULL;
   const kvevict_status status =
-      kvevict_plan_create(context, geometry, policy, NULL, &plan);
+      kvevict_plan_create(test_context(), geometry, policy, NULL, &plan);
   cr_assert((status == KVEVICT_OK) == (plan != NULL));
   kvevict_plan_destroy(plan);
   return status;
@@ -119,7 +113,7 @@ static kvevict_plan* PlanOf(const kvevict_geometry* geometry,
                             const char* policy_text) {
   const kvevict_policy* policy = test_policy(policy_text);
   kvevict_plan* plan = NULL;
-  EXPECT_OK(kvevict_plan_create(context, geometry, policy, NULL, &plan));
+  EXPECT_OK(kvevict_plan_create(test_context(), geometry, policy, NULL, &plan));
   return plan;
 }
 

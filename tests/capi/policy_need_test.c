@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kvevict/experimental.h"
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/plan.h"
@@ -53,9 +54,8 @@ static void MakeScene(scene* s) {
   }
   s->view = (kvevict_view)KVEVICT_VIEW_INIT;
   s->view.n_kv_heads = kHeads;
-  s->view.k = test_floats_plane(s->numbers, kTokens * kDim);
-  s->view.k.head_dim = kDim;
-  s->view.k.token_stride_bytes = kDim * sizeof(float);
+  s->view.k =
+      kvevict_plane_head_major(s->numbers, KVEVICT_DTYPE_F32, kTokens, kDim);
   memcpy(s->values, s->numbers, sizeof s->values);
   s->view.v = s->view.k;
   s->view.v.data = (uint64_t)(uintptr_t)s->values;
@@ -71,14 +71,9 @@ static void MakeScene(scene* s) {
 
 static kvevict_status Score(const test_plan* p, const scene* s) {
   static float scores[kHeads * kTokens];
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
-  job.n_tokens = kTokens;
-  job.view = &s->view;
-  job.inputs = &s->inputs;
-  job.scores = scores;
-  job.scores_len = kHeads * kTokens;
-  return kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes,
-                       NULL);
+  kvevict_score_job job =
+      test_score_job(kTokens, &s->view, &s->inputs, scores, kHeads);
+  return test_score_jobs(p, &job, 1);
 }
 
 static kvevict_geometry GeometryOf(const kvevict_layer_geometry* layer) {

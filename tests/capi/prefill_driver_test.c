@@ -174,12 +174,8 @@ static kvevict_status ForwardPaged(uint32_t first, uint32_t n,
   kvevict_paged_rows written = KVEVICT_PAGED_ROWS_INIT;
   written.first_slot = held - n;
   written.n_tokens = n;
-  written.k.data = (uint64_t)(uintptr_t)keys;
-  written.v.data = (uint64_t)(uintptr_t)values;
-  written.k.dtype = written.v.dtype = KVEVICT_DTYPE_F32;
-  written.k.head_dim = written.v.head_dim = 4;
-  written.k.token_stride_bytes = written.v.token_stride_bytes = sizeof keys[0];
-  written.k.head_stride_bytes = written.v.head_stride_bytes = sizeof keys[0][0];
+  written.k = test_rows_plane(keys[0][0], 2, 4);
+  written.v = test_rows_plane(values[0][0], 2, 4);
   EXPECT_OK(kvevict_paged_sequence_write(e->cached, &written, 1, NULL));
   kvevict_paged_cache_usage usage = {0};
   usage.struct_size = sizeof usage;

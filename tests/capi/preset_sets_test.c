@@ -311,14 +311,7 @@ static prompt MakePrompt(uint32_t n_q_heads, uint32_t n_kv_heads,
 
 static kvevict_plane Plane(const float* data, uint32_t n_rows,
                            uint32_t head_dim) {
-  kvevict_plane plane;
-  memset(&plane, 0, sizeof plane);
-  plane.data = (uint64_t)(uintptr_t)data;
-  plane.dtype = KVEVICT_DTYPE_F32;
-  plane.head_dim = head_dim;
-  plane.token_stride_bytes = (int64_t)(head_dim * sizeof(float));
-  plane.head_stride_bytes = plane.token_stride_bytes * n_rows;
-  return plane;
+  return kvevict_plane_head_major(data, KVEVICT_DTYPE_F32, n_rows, head_dim);
 }
 
 /* ---- The library's answer ---- */

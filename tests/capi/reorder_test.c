@@ -5,17 +5,10 @@
 #include "tests/capi/support/cache_trials.h"
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/plan.h"
 #include "tests/oracle/compact.h"
 
 enum { kMaxSlots = 4096, kGuardBytes = 64 };
-
-static kvevict_context* context;
-
-static void CreateContext(void) {
-  EXPECT_OK(kvevict_context_create(NULL, &context));
-}
-static void DestroyContext(void) { kvevict_context_destroy(context); }
-TestSuite(reorder, .init = CreateContext, .fini = DestroyContext);
 
 /* Reorders in a workspace of just the size it asks for. */
 static void Reorder(const kvevict_context* with, const test_cache* cache,
@@ -77,8 +70,8 @@ static void TryCache(const kvevict_context* with, const test_cache_trial* t,
 
 Test(reorder, every_layout_and_dtype_moves_as_the_oracle_says) {
   test_random random = test_random_start("reorder layouts");
-  test_try_layouts_and_dtypes(context, &random, TryCache);
-  test_try_quantized(context, &random, TryCache);
+  test_try_layouts_and_dtypes(test_context(), &random, TryCache);
+  test_try_quantized(test_context(), &random, TryCache);
 }
 
 Test(reorder, any_number_of_threads_gives_the_same_bytes) {
@@ -96,10 +89,12 @@ Test(reorder, the_rows_in_place_already_change_no_byte) {
     test_cache* before = test_cache_clone(cache);
     int32_t slots[3 * 40];
     for (int i = 0; i < 3 * 40; ++i) slots[i] = i % 40;
-    Reorder(context, cache, 40, slots, 40, 3, "all");
-    Reorder(context, cache, 40, slots, 17, 1, "some");
-    EXPECT_OK(test_reorder(context, &cache->view, 40, NULL, 0, 3, NULL, 0));
-    EXPECT_OK(test_reorder(context, &cache->view, 0, NULL, 0, 1, NULL, 0));
+    Reorder(test_context(), cache, 40, slots, 40, 3, "all");
+    Reorder(test_context(), cache, 40, slots, 17, 1, "some");
+    EXPECT_OK(
+        test_reorder(test_context(), &cache->view, 40, NULL, 0, 3, NULL, 0));
+    EXPECT_OK(
+        test_reorder(test_context(), &cache->view, 0, NULL, 0, 1, NULL, 0));
     test_expect_same_bytes(cache, before, test_layout_name(spec.layout));
     test_cache_destroy(cache);
     test_cache_destroy(before);
@@ -116,8 +111,8 @@ Test(reorder, ascending_lists_move_as_compaction_moves_them) {
     const uint32_t n = test_random_below(&random, 71);
     int32_t keep[70];
     test_random_ascending(&random, keep, n, 70);
-    EXPECT_OK(test_compact(context, &compacted->view, 70, keep, n, 1));
-    Reorder(context, reordered, 70, keep, n, 1, "ascending");
+    EXPECT_OK(test_compact(test_context(), &compacted->view, 70, keep, n, 1));
+    Reorder(test_context(), reordered, 70, keep, n, 1, "ascending");
     test_expect_same_rows(compacted, reordered, n, "ascending");
     test_cache_destroy(compacted);
     test_cache_destroy(reordered);
@@ -135,7 +130,8 @@ Test(reorder, a_workspace_for_more_slots_serves_fewer) {
     size_t before = 0;
     for (uint32_t n = 0; n <= 90; ++n) {
       size_t bytes = 0;
-      EXPECT_OK(test_reorder_bytes(context, &cache->view, n, n_lists, &bytes));
+      EXPECT_OK(
+          test_reorder_bytes(test_context(), &cache->view, n, n_lists, &bytes));
       EXPECT(n == 0 ? bytes == 0 : bytes > 0 && bytes >= before,
              "%zu bytes for %u slots, %zu for one less", bytes, n, before);
       before = bytes;
@@ -163,28 +159,30 @@ Test(reorder, queries_check_what_they_are_asked) {
   for (int i = 0; i < 2; ++i) {
     query* const ask = kQueries[i];
     EXPECT_INVALID(ask(NULL, &move, 1, w), "context", "NULL");
-    EXPECT_INVALID(ask(context, NULL, 1, w), "moves", "NULL");
-    EXPECT_INVALID(ask(context, &move, 1, NULL), "out", "NULL");
-    EXPECT_INVALID(ask(context, &move, 129, w), "moves_len 129", "128");
+    EXPECT_INVALID(ask(test_context(), NULL, 1, w), "moves", "NULL");
+    EXPECT_INVALID(ask(test_context(), &move, 1, NULL), "out", "NULL");
+    EXPECT_INVALID(ask(test_context(), &move, 129, w), "moves_len 129", "128");
     move.view = NULL;
-    EXPECT_INVALID(ask(context, &move, 1, w), "view", "NULL");
+    EXPECT_INVALID(ask(test_context(), &move, 1, w), "view", "NULL");
     move.view = view;
     move.keep = NULL;
-    EXPECT_INVALID(ask(context, &move, 1, w), "keep", "NULL");
+    EXPECT_INVALID(ask(test_context(), &move, 1, w), "keep", "NULL");
     move.keep = &lists;
     lists.count = 2147483648u;
-    EXPECT_INVALID(ask(context, &move, 1, w), "count", "2147483648");
+    EXPECT_INVALID(ask(test_context(), &move, 1, w), "count", "2147483648");
     lists.count = 49;
-    EXPECT_INVALID(ask(context, &move, 1, w), "view", "block_table_len");
+    EXPECT_INVALID(ask(test_context(), &move, 1, w), "view", "block_table_len");
     lists.count = 4;
     lists.n_lists = 3;
-    EXPECT_INVALID(ask(context, &move, 1, w), "n_lists 3", "n_kv_heads 2");
+    EXPECT_INVALID(ask(test_context(), &move, 1, w), "n_lists 3",
+                   "n_kv_heads 2");
     lists.n_lists = 1;
   }
   cr_assert(memcmp(w, &untouched, sizeof untouched) == 0);
   lists.count = 40;
   for (int i = 0; i < 2; ++i) {
-    EXPECT_CHECKS_OUT_STRUCT_SIZE(grown, kQueries[i](context, &move, 1, w));
+    EXPECT_CHECKS_OUT_STRUCT_SIZE(grown,
+                                  kQueries[i](test_context(), &move, 1, w));
     cr_expect_eq(w->alignment, 64);
     EXPECT(i == 0 ? w->least_bytes > 0 && w->least_bytes <= w->best_bytes
                   : w->least_bytes == 0 && w->best_bytes == 0,
@@ -211,13 +209,13 @@ Test(reorder, a_query_takes_any_address) {
   EXPECT_OK(kvevict_view_validate(&view, 16));
   kvevict_keep_lists lists = test_lists(slots, 4, 1);
   size_t bytes = 0;
-  EXPECT_OK(test_reorder_bytes(context, &view, 4, 3, &bytes));
+  EXPECT_OK(test_reorder_bytes(test_context(), &view, 4, 3, &bytes));
   view.k.head_stride_bytes = INT64_MAX;
   kvevict_move move = KVEVICT_MOVE_INIT;
   move.view = &view;
   move.keep = &lists;
   kvevict_workspace needs = KVEVICT_WORKSPACE_INIT;
-  EXPECT_OK(kvevict_reorder_workspace(context, &move, 1, &needs));
+  EXPECT_OK(kvevict_reorder_workspace(test_context(), &move, 1, &needs));
 }
 
 /* ---- Errors ---- */
@@ -232,14 +230,14 @@ Test(reorder, a_query_takes_any_address) {
     test_cache* before = test_cache_clone(cache);                             \
     int32_t slots_array[8] = {3, 1, 39, 20, 0, 0, 25, 1};                     \
     kvevict_view view = cache->view;                                          \
-    const kvevict_context* with = context;                                    \
+    const kvevict_context* with = test_context();                             \
     const kvevict_view* at = &view;                                           \
     kvevict_keep_lists lists = test_lists(slots_array, 4, 2), *keep = &lists; \
     uint32_t counts[2] = {4, 4};                                              \
     kvevict_move move = KVEVICT_MOVE_INIT, *moves = &move;                    \
     size_t moves_len = 1, bytes = 0;                                          \
     move.n_tokens = 40;                                                       \
-    EXPECT_OK(test_reorder_bytes(context, &view, 4, 2, &bytes));              \
+    EXPECT_OK(test_reorder_bytes(test_context(), &view, 4, 2, &bytes));       \
     uint8_t* memory = aligned_alloc(64, 4096);                                \
     void* workspace = memory;                                                 \
     change;                                                                   \

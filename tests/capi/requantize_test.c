@@ -10,19 +10,12 @@
 #include "tests/capi/support/floats.h"
 #include "tests/capi/support/hooks.h"
 #include "tests/capi/support/moves.h"
+#include "tests/capi/support/plan.h"
 #include "tests/oracle/compact.h"
 #include "tests/oracle/quantize.h"
 #include "tests/oracle/quantized.h"
 
 enum { kMaxHeads = 3, kCapacity = 24, kMostFirst = 9, kDim = 64 };
-
-static kvevict_context* context;
-
-static void CreateContext(void) {
-  EXPECT_OK(kvevict_context_create(NULL, &context));
-}
-static void DestroyContext(void) { kvevict_context_destroy(context); }
-TestSuite(requantize, .init = CreateContext, .fini = DestroyContext);
 
 /* ---- The expected rows ---- */
 
@@ -144,7 +137,7 @@ static void Try(test_layout from, test_layout to, kvevict_dtype k,
   const kvevict_dtype to_v = test_random_between(random, 1, test_last_dtype());
   trial* t = Draw(SpecOf(from, n_heads, k, v, v_dim, n_companions),
                   SpecOf(to, n_heads, to_k, to_v, v_dim, n_companions), random);
-  EXPECT_OK(kvevict_compact(context, &t->move, 1, NULL, 0, NULL));
+  EXPECT_OK(kvevict_compact(test_context(), &t->move, 1, NULL, 0, NULL));
   Expect(t);
   Destroy(t);
 }
@@ -197,7 +190,7 @@ Test(requantize, layers_in_one_call_make_the_bytes_of_single_ones) {
     moves[l].n_tokens = kTokens - 7 * (uint32_t)l;
     moves[l].view = &from[l]->view;
     moves[l].destination = &alone[l]->view;
-    EXPECT_OK(kvevict_compact(context, &moves[l], 1, NULL, 0, NULL));
+    EXPECT_OK(kvevict_compact(test_context(), &moves[l], 1, NULL, 0, NULL));
     moves[l].destination = &to[l]->view;
   }
   EXPECT_OK(kvevict_compact(threads, moves, kLayers, NULL, 0, NULL));
@@ -227,7 +220,7 @@ Test(requantize, chunks_are_appended_with_first_slot) {
   move.view = &from->view;
   move.destination = &at_once->view;
   move.n_tokens = kTokens;
-  EXPECT_OK(kvevict_compact(context, &move, 1, NULL, 0, NULL));
+  EXPECT_OK(kvevict_compact(test_context(), &move, 1, NULL, 0, NULL));
   kvevict_view chunk = from->view;
   move.view = &chunk;
   move.destination = &to->view;
@@ -238,7 +231,7 @@ Test(requantize, chunks_are_appended_with_first_slot) {
         from->view.k.data + (uint64_t)((int64_t)n * chunk.k.token_stride_bytes);
     chunk.v.data =
         from->view.v.data + (uint64_t)((int64_t)n * chunk.v.token_stride_bytes);
-    EXPECT_OK(kvevict_compact(context, &move, 1, NULL, 0, NULL));
+    EXPECT_OK(kvevict_compact(test_context(), &move, 1, NULL, 0, NULL));
   }
   test_expect_same_bytes(to, at_once, "chunks");
   test_cache_destroy(from);
@@ -272,7 +265,7 @@ Test(requantize, numbers_of_another_kind_make_rows_anew) {
     move.view = &from->view;
     move.destination = &to->view;
     move.n_tokens = kCapacity;
-    EXPECT_OK(kvevict_compact(context, &move, 1, NULL, 0, NULL));
+    EXPECT_OK(kvevict_compact(test_context(), &move, 1, NULL, 0, NULL));
     const kvevict_view* view = &from->view;
     for (uint32_t h = 0; h < 2; ++h) {
       for (uint32_t t = 0; t < kCapacity; ++t) {
@@ -307,31 +300,31 @@ Test(requantize, numbers_of_another_kind_make_rows_anew) {
 /* ---- Errors ---- */
 
 /* `change` to a valid call makes it fail; no byte moves. */
-#define EXPECT_BREAKS(from_dtype, to_dtype, change, code, ...)            \
-  do {                                                                    \
-    test_random random = {6};                                             \
-    test_cache_spec spec =                                                \
-        SpecOf(TEST_TOKEN_MAJOR, 2, from_dtype, from_dtype, kDim, 1);     \
-    test_cache* from = test_cache_create(&spec, &random);                 \
-    spec.k_dtype = spec.v_dtype = to_dtype;                               \
-    test_cache* to = test_cache_create(&spec, &random);                   \
-    test_cache* before = test_cache_clone(to);                            \
-    int32_t slots[2] = {3, 9};                                            \
-    kvevict_keep_lists keep = test_lists(slots, 2, 1);                    \
-    kvevict_move move = KVEVICT_MOVE_INIT;                                \
-    move.view = &from->view;                                              \
-    move.destination = &to->view;                                         \
-    move.n_tokens = 20;                                                   \
-    move.keep = &keep;                                                    \
-    EXPECT_OK(kvevict_compact(context, &move, 1, NULL, 0, NULL));         \
-    memcpy(to->memory, before->memory, before->n_bytes);                  \
-    change;                                                               \
-    EXPECT_FAILS(kvevict_compact(context, &move, 1, NULL, 0, NULL), code, \
-                 __VA_ARGS__);                                            \
-    test_expect_same_bytes(to, before, #change);                          \
-    test_cache_destroy(from);                                             \
-    test_cache_destroy(to);                                               \
-    test_cache_destroy(before);                                           \
+#define EXPECT_BREAKS(from_dtype, to_dtype, change, code, ...)             \
+  do {                                                                     \
+    test_random random = {6};                                              \
+    test_cache_spec spec =                                                 \
+        SpecOf(TEST_TOKEN_MAJOR, 2, from_dtype, from_dtype, kDim, 1);      \
+    test_cache* from = test_cache_create(&spec, &random);                  \
+    spec.k_dtype = spec.v_dtype = to_dtype;                                \
+    test_cache* to = test_cache_create(&spec, &random);                    \
+    test_cache* before = test_cache_clone(to);                             \
+    int32_t slots[2] = {3, 9};                                             \
+    kvevict_keep_lists keep = test_lists(slots, 2, 1);                     \
+    kvevict_move move = KVEVICT_MOVE_INIT;                                 \
+    move.view = &from->view;                                               \
+    move.destination = &to->view;                                          \
+    move.n_tokens = 20;                                                    \
+    move.keep = &keep;                                                     \
+    EXPECT_OK(kvevict_compact(test_context(), &move, 1, NULL, 0, NULL));   \
+    memcpy(to->memory, before->memory, before->n_bytes);                   \
+    change;                                                                \
+    EXPECT_FAILS(kvevict_compact(test_context(), &move, 1, NULL, 0, NULL), \
+                 code, __VA_ARGS__);                                       \
+    test_expect_same_bytes(to, before, #change);                           \
+    test_cache_destroy(from);                                              \
+    test_cache_destroy(to);                                                \
+    test_cache_destroy(before);                                            \
   } while (0)
 
 #define INVALID KVEVICT_ERROR_INVALID_ARGUMENT

@@ -154,11 +154,9 @@ static void TryCache(const kvevict_context* with, const test_cache_trial* t,
 }
 
 Test(rotate, every_layout_and_dtype_turns_as_long_double_says) {
-  kvevict_context* context = NULL;
-  EXPECT_OK(kvevict_context_create(NULL, &context));
+  kvevict_context* const context = test_context();
   test_random random = test_random_start("rotate layouts");
   test_try_layouts_and_dtypes(context, &random, TryCache);
-  kvevict_context_destroy(context);
 }
 
 Test(rotate, any_number_of_threads_will_do) {
@@ -177,11 +175,7 @@ typedef struct keys {
 static kvevict_view ViewOf(keys* k) {
   kvevict_view view = KVEVICT_VIEW_INIT;
   view.n_kv_heads = kHeads;
-  view.k.data = (uintptr_t)k->rows;
-  view.k.dtype = KVEVICT_DTYPE_F32;
-  view.k.head_dim = kDim;
-  view.k.token_stride_bytes = sizeof k->rows[0][0];
-  view.k.head_stride_bytes = sizeof k->rows[0];
+  view.k = kvevict_plane_head_major(k->rows, KVEVICT_DTYPE_F32, kTokens, kDim);
   return view;
 }
 
@@ -380,8 +374,7 @@ Test(rotate, needs_frequencies_and_keys_that_can_be_read) {
       {KVEVICT_DTYPE_OPAQUE, 4, KVEVICT_REASON_OPAQUE_KEYS, "opaque"},
       {KVEVICT_DTYPE_FP8_E4M3, 4, KVEVICT_REASON_QUANTIZED_KEYS, "quantized"},
   };
-  kvevict_context* context = NULL;
-  EXPECT_OK(kvevict_context_create(NULL, &context));
+  kvevict_context* const context = test_context();
   test_random random = {1};
   for (size_t i = 0; i < sizeof kRows / sizeof kRows[0]; ++i) {
     const test_cache_spec spec = {TEST_TOKEN_MAJOR,  1, 4, kRows[i].k_dtype, 8,
@@ -405,15 +398,13 @@ Test(rotate, needs_frequencies_and_keys_that_can_be_read) {
     kvevict_plan_destroy(plan);
     test_cache_destroy(cache);
   }
-  kvevict_context_destroy(context);
 }
 
 Test(rotate, frequencies_are_within_bounds) {
   const kvevict_layer_geometry layer = test_layer(1, 1, 8, 8);
   kvevict_geometry geometry = test_geometry(1, 10, &layer);
   const kvevict_policy* policy = test_policy("none");
-  kvevict_context* context = NULL;
-  EXPECT_OK(kvevict_context_create(NULL, &context));
+  kvevict_context* const context = test_context();
   float two[] = {1.0f, 65537.0f};
   geometry.rope_inv_freq = two;
   geometry.rope_inv_freq_len = 2;
@@ -423,5 +414,4 @@ Test(rotate, frequencies_are_within_bounds) {
   two[1] = -65536.0f;
   EXPECT_OK(kvevict_plan_create(context, &geometry, policy, NULL, &plan));
   kvevict_plan_destroy(plan);
-  kvevict_context_destroy(context);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/plan.h"
@@ -56,9 +57,8 @@ static model* DrawModel(kvevict_rope_layout layout) {
     kvevict_view* view = &m->views[l];
     *view = (kvevict_view)KVEVICT_VIEW_INIT;
     view->n_kv_heads = kHeads;
-    view->k = test_floats_plane(m->keys[l], kTokens * kDim);
-    view->k.head_dim = kDim;
-    view->k.token_stride_bytes = kDim * sizeof(float);
+    view->k =
+        kvevict_plane_head_major(m->keys[l], KVEVICT_DTYPE_F32, kTokens, kDim);
     m->planes[l] = test_floats_plane(m->centers[l], kStride);
     m->planes[l].head_dim = kPairs;
     m->planes[l].token_stride_bytes = kPairs * sizeof(float);
@@ -74,13 +74,9 @@ static model* DrawModel(kvevict_rope_layout layout) {
 }
 
 static kvevict_score_job JobOf(model* m, uint32_t layer, float* scores) {
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  kvevict_score_job job = test_score_job(kTokens, &m->views[layer],
+                                         &m->inputs[layer], scores, kHeads);
   job.layer = layer;
-  job.n_tokens = kTokens;
-  job.view = &m->views[layer];
-  job.inputs = &m->inputs[layer];
-  job.scores = scores;
-  job.scores_len = kHeads * kTokens;
   return job;
 }
 
@@ -127,8 +123,7 @@ Test(score, centers_scores_are_what_the_definition_says) {
       float scores[kHeads * kTokens];
       kvevict_score_job job = JobOf(m, 1, scores);
       job.n_seen = p == 0 ? 0 : 123456;
-      EXPECT_OK(kvevict_score(plan->plan, &job, 1, plan->workspace,
-                              plan->workspace_bytes, NULL));
+      EXPECT_OK(test_score_jobs(plan, &job, 1));
       for (uint32_t h = 0; h < kHeads; ++h) {
         double expected[kTokens], bounds[kTokens];
         Expected(m, 1, h, kTokens, NULL, p == 0 ? 0 : 3,
@@ -158,16 +153,14 @@ Test(score, centers_of_several_layers_score_alike_in_any_workspace) {
     for (uint32_t l = 0; l < kLayers; ++l) {
       jobs[l] = JobOf(m, l, alone[l]);
       jobs[l].n_seen = 100 + 7 * l;
-      EXPECT_OK(kvevict_score(plan->plan, &jobs[l], 1, plan->workspace,
-                              plan->workspace_bytes, NULL));
+      EXPECT_OK(test_score_jobs(plan, &jobs[l], 1));
       jobs[l].scores = together[l];
     }
     test_plan_shrink(
         plan,
         test_workspace(plan->plan, KVEVICT_OPERATION_SCORE, 0).least_bytes);
     test_plan_poison(plan, 0xFF);
-    EXPECT_OK(kvevict_score(plan->plan, jobs, kLayers, plan->workspace,
-                            plan->workspace_bytes, NULL));
+    EXPECT_OK(test_score_jobs(plan, jobs, kLayers));
     EXPECT(memcmp(alone, together, sizeof alone) == 0, "policy %d", p);
     test_plan_destroy(plan);
     free(m);
@@ -183,15 +176,13 @@ Test(score, centers_and_tokens_seen_are_checked) {
   kvevict_score_job job = JobOf(m, 0, scores);
   kvevict_plane* const plane = &m->planes[0];
   const kvevict_plane good = *plane;
-#define EXPECT_BREAKS(change, ...)                               \
-  do {                                                           \
-    change;                                                      \
-    EXPECT_INVALID(kvevict_score(p->plan, &job, 1, p->workspace, \
-                                 p->workspace_bytes, NULL),      \
-                   __VA_ARGS__);                                 \
-    job = JobOf(m, 0, scores);                                   \
-    *plane = good;                                               \
-    m->inputs[0].query_centers = plane;                          \
+#define EXPECT_BREAKS(change, ...)                            \
+  do {                                                        \
+    change;                                                   \
+    EXPECT_INVALID(test_score_jobs(p, &job, 1), __VA_ARGS__); \
+    job = JobOf(m, 0, scores);                                \
+    *plane = good;                                            \
+    m->inputs[0].query_centers = plane;                       \
   } while (0)
   EXPECT_BREAKS(job.n_seen = kTokens - 1, "n_seen 59", "60");
   EXPECT_BREAKS(job.n_seen = 0x80000000u, "n_seen 2147483648", "2147483647");
@@ -212,8 +203,7 @@ Test(score, centers_and_tokens_seen_are_checked) {
 
 Test(plan, rope_is_checked) {
   model* m = DrawModel(KVEVICT_ROPE_LAYOUT_HALF);
-  kvevict_context* context = NULL;
-  EXPECT_OK(kvevict_context_create(NULL, &context));
+  kvevict_context* const context = test_context();
   const kvevict_policy* by_centers =
       test_policy("triattention:sink=0,budget=20");
   const kvevict_policy* by_keys = test_policy("knorm:sink=0,budget=20");
@@ -245,7 +235,6 @@ Test(plan, rope_is_checked) {
   EXPECT_OK(kvevict_plan_create(context, &m->geometry, by_keys, NULL, &plan));
 #undef EXPECT_BREAKS
   kvevict_plan_destroy(plan);
-  kvevict_context_destroy(context);
   free(m);
 }
 
@@ -376,8 +365,7 @@ Test(score, centers_choose_for_a_head_of_all_layers_through_the_doors) {
         }
       }
     }
-    EXPECT_OK(kvevict_score(scoring->plan, jobs, kLayers, scoring->workspace,
-                            scoring->workspace_bytes, NULL));
+    EXPECT_OK(test_score_jobs(scoring, jobs, kLayers));
     for (int i = 0; i < kHeads * kTokens; ++i) {
       mean[i] = 0.0f;
       for (int l = 0; l < kLayers; ++l) mean[i] += scores[l][i] / kLayers;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "kvevict/experimental.h"
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 #include "tests/capi/support/model.h"
@@ -24,15 +25,10 @@ static void DrawAtDoor(const char* simd, const char* policy, uint32_t layer,
   const kvevict_plane plane = test_floats_plane(scores, n);
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   inputs.scores = &plane;
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  kvevict_score_job job = test_score_job(n, NULL, &inputs, drawn, kHeads);
   job.layer = layer;
-  job.n_tokens = n;
   job.n_seen = n_seen;
-  job.inputs = &inputs;
-  job.scores = drawn;
-  job.scores_len = (size_t)kHeads * n;
-  EXPECT_OK(
-      kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes, NULL));
+  EXPECT_OK(test_score_jobs(p, &job, 1));
   test_plan_destroy(p);
 }
 

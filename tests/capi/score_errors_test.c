@@ -7,16 +7,9 @@
 /* `change` to a valid call makes it fail with `code`; nothing is written. */
 #define EXPECT_BREAKS_WITH(code, change, ...)                                 \
   do {                                                                        \
-    const test_scene_spec spec = {"snapkv:window=8",                          \
-                                  4,                                          \
-                                  2,                                          \
-                                  16,                                         \
-                                  40,                                         \
-                                  KVEVICT_DTYPE_F16,                          \
-                                  KVEVICT_DTYPE_F32,                          \
-                                  TEST_PAGED_3,                               \
-                                  1,                                          \
-                                  0.0f};                                      \
+    test_scene_spec spec = test_scene_of("snapkv:window=8", 4, 2, 16, 40);    \
+    spec.q_dtype = KVEVICT_DTYPE_F16;                                         \
+    spec.layout = TEST_PAGED_3;                                               \
     test_scene* s = test_scene_create(&spec, 10);                             \
     float scores_array[80], *scores = scores_array;                           \
     GUARD(scores_array);                                                      \
@@ -155,8 +148,7 @@ Test(score, random_needs_no_view) {
   test_plan* p = SmallPlan("random:sink=0,budget=5");
   float scores[10] = {0};
   const kvevict_score_job job = SmallJob(scores);
-  EXPECT_OK(
-      kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes, NULL));
+  EXPECT_OK(test_score_jobs(p, &job, 1));
   cr_assert(scores[0] != scores[9], "drawn numbers");
   test_plan_destroy(p);
 }
@@ -174,9 +166,7 @@ Test(score, scores_that_do_not_match_are_errors) {
     inputs.scores = at;                                                       \
     kvevict_score_job job = SmallJob(scores);                                 \
     job.inputs = in;                                                          \
-    EXPECT_INVALID(kvevict_score(p->plan, &job, 1, p->workspace,              \
-                                 p->workspace_bytes, NULL),                   \
-                   __VA_ARGS__);                                              \
+    EXPECT_INVALID(test_score_jobs(p, &job, 1), __VA_ARGS__);                 \
     EXPECT_UNTOUCHED(scores);                                                 \
     (void)plane;                                                              \
     test_plan_destroy(p);                                                     \
@@ -229,16 +219,14 @@ Test(score, scores_that_overlap_the_cache_are_errors) {
     jobs[i].scores = i == 0 ? apart : m.scores;
     jobs[i].scores_len = kTokens;
   }
-  EXPECT_OK(
-      kvevict_score(p->plan, jobs, 2, p->workspace, p->workspace_bytes, NULL));
+  EXPECT_OK(test_score_jobs(p, jobs, 2));
   float* const bad[] = {(float*)&m.k[8], m.v[kTokens - 1], m.bias + kTokens - 1,
                         m.scale};
   for (int i = 0; i < 4; ++i) {
     memset(&m, 0, sizeof m);
     jobs[1].scores = bad[i];
-    EXPECT_INVALID(
-        kvevict_score(p->plan, jobs, 2, p->workspace, p->workspace_bytes, NULL),
-        "jobs[1]: scores 0x", "overlaps jobs[0]");
+    EXPECT_INVALID(test_score_jobs(p, jobs, 2), "jobs[1]: scores 0x",
+                   "overlaps jobs[0]");
     for (size_t b = 0; b < sizeof m; ++b) {
       EXPECT(((const uint8_t*)&m)[b] == 0, "%d: byte %zu was written", i, b);
     }
@@ -262,12 +250,10 @@ Test(score, scores_without_strides_are_packed) {
   job.inputs = &inputs;
   job.scores_len = 30;
   job.scores = packed;
-  EXPECT_OK(
-      kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes, NULL));
+  EXPECT_OK(test_score_jobs(p, &job, 1));
   plane.token_stride_bytes = plane.head_stride_bytes = 0;
   job.scores = scores;
-  EXPECT_OK(
-      kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes, NULL));
+  EXPECT_OK(test_score_jobs(p, &job, 1));
   cr_assert_arr_eq(scores, packed, sizeof scores);
   test_plan_destroy(p);
 }

@@ -1,10 +1,12 @@
 /* Every policy that the library lists scores alike on every SIMD target, in every
- * layout, and for any number of threads: a new one needs no test of this kind. */
+ * layout and workspace, and for any number of threads: a new one needs no test of this
+ * kind. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "kvevict/experimental.h"
 #include "tests/capi/support/cache.h"
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 #include "tests/capi/support/inputs.h"
@@ -63,10 +65,8 @@ static void Give(given* g, const kvevict_policy* policy, const shape* s,
     kvevict_need need = KVEVICT_NEED_NONE;
     EXPECT_OK(kvevict_policy_need(policy, (kvevict_input)i, &need));
     if (each[i].place == NULL || need == KVEVICT_NEED_NONE) continue;
-    g->planes[i] =
-        test_floats_plane(g->numbers, (uint64_t)each[i].rows * each[i].dim);
-    g->planes[i].head_dim = each[i].dim;
-    g->planes[i].token_stride_bytes = (int64_t)(each[i].dim * sizeof(float));
+    g->planes[i] = kvevict_plane_head_major(g->numbers, KVEVICT_DTYPE_F32,
+                                            each[i].rows, each[i].dim);
     *each[i].place = &g->planes[i];
   }
   if (g->inputs.reference_queries != NULL) {
@@ -75,12 +75,13 @@ static void Give(given* g, const kvevict_policy* policy, const shape* s,
   }
 }
 
-/* The scores of one policy: [n_kv_heads, kTokens]. */
+/* The scores of one policy: [n_kv_heads, kTokens]. Several threads get the least
+ * workspace, and one gets the best. */
 static void Score(const char* policy, const shape* s, const char* target,
                   test_layout layout, uint32_t n_threads, float* scores) {
   test_random random = {s->head_dim};
   kvevict_layer_geometry layer =
-      test_layer(s->n_q_heads, s->n_kv_heads, s->head_dim, s->head_dim);
+      test_layer(s->n_q_heads, s->n_kv_heads, s->head_dim, s->head_dim - 3);
   layer.k_dtype = layer.v_dtype = s->dtype;
   kvevict_geometry geometry = test_geometry(1, kTokens, &layer);
   geometry.rope_inv_freq = kFrequencies;
@@ -88,8 +89,8 @@ static void Score(const char* policy, const shape* s, const char* target,
   test_plan* plan = test_plan_create_for(target, policy, &geometry,
                                          KVEVICT_OPERATION_SCORE, n_threads);
   test_cache_spec spec = {
-      TEST_TOKEN_MAJOR, s->n_kv_heads, kTokens,     s->dtype,
-      s->head_dim,      s->dtype,      s->head_dim, 0};
+      TEST_TOKEN_MAJOR, s->n_kv_heads, kTokens,         s->dtype,
+      s->head_dim,      s->dtype,      s->head_dim - 3, 0};
   test_cache* rows = test_cache_create(&spec, &random);
   test_random other = {random.state ^ 5};
   spec.layout = layout;
@@ -101,27 +102,35 @@ static void Score(const char* policy, const shape* s, const char* target,
       resolved.n_query_rows < kTokens ? resolved.n_query_rows : kTokens;
   static given g;
   Give(&g, plan->policy_handle, s, n_rows, &random);
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
-  job.n_tokens = kTokens;
-  job.view = &cache->view;
-  job.inputs = &g.inputs;
-  job.scores = scores;
-  job.scores_len = (size_t)s->n_kv_heads * kTokens;
-  test_plan_poison(plan, 0xff);
-  EXPECT_OK(kvevict_score(plan->plan, &job, 1, plan->workspace,
-                          plan->workspace_bytes, NULL));
+  kvevict_score_job job =
+      test_score_job(kTokens, &cache->view, &g.inputs, scores, s->n_kv_heads);
+  if (n_threads > 1) {
+    test_plan_shrink(
+        plan, test_workspace(plan->plan, KVEVICT_OPERATION_SCORE, kTokens)
+                  .least_bytes);
+    test_plan_poison(plan, 0);
+  }
+  EXPECT_OK(test_score_jobs(plan, &job, 1));
   test_cache_destroy(cache);
   test_cache_destroy(rows);
   test_plan_destroy(plan);
 }
 
 /* Calls check with every policy that scores, and shapes with heads of whole and of
- * broken vectors. */
+ * broken vectors, in groups of one, of whole ones and across pairs. */
 static void ForEachPolicy(void (*check)(const char* policy, const shape* s)) {
-  static const shape kShapes[] = {{4, 2, 64, KVEVICT_DTYPE_F32},
-                                  {2, 2, 68, KVEVICT_DTYPE_F16},
-                                  {4, 1, 6, KVEVICT_DTYPE_BF16},
-                                  {3, 3, 32, KVEVICT_DTYPE_U8}};
+  enum { kNShapes = 6 };
+  static const shape kShapes[kNShapes] = {
+      {4, 2, 64, KVEVICT_DTYPE_F32},  {2, 2, 68, KVEVICT_DTYPE_F16},
+      {4, 1, 6, KVEVICT_DTYPE_BF16},  {3, 3, 32, KVEVICT_DTYPE_U8},
+      {4, 2, 19, KVEVICT_DTYPE_BF16}, {4, 2, 24, KVEVICT_DTYPE_F32}};
+  /* Numbers with which other parts of the kernels work. */
+  static const char* const kMore[] = {
+      "snapkv:window=8,softmax=past", "keydiff:block=16", "lagkv:block=16",
+      "non-causal:block=16", "custom:draw=yes,weight=norm"};
+  for (size_t p = 0; p < sizeof kMore / sizeof *kMore; ++p) {
+    for (int i = 0; i < kNShapes; ++i) check(kMore[p], &kShapes[i]);
+  }
   kvevict_policy_info info = {.struct_size = sizeof info};
   int n = 0, n_with_reference = 0;
   for (uint32_t k = 0; kvevict_policy_at(k, &info) == KVEVICT_OK; ++k) {
@@ -131,9 +140,7 @@ static void ForEachPolicy(void (*check)(const char* policy, const shape* s)) {
       continue; /* it ranks nothing */
     }
     ++n;
-    for (size_t i = 0; i < sizeof kShapes / sizeof *kShapes; ++i) {
-      check(info.name, &kShapes[i]);
-    }
+    for (int i = 0; i < kNShapes; ++i) check(info.name, &kShapes[i]);
     snprintf(text, sizeof text, "%s:weight=given,redundancy=0.3", info.name);
     check(text, &kShapes[0]);
     snprintf(text, sizeof text,
@@ -146,9 +153,7 @@ static void ForEachPolicy(void (*check)(const char* policy, const shape* s)) {
     if (kvevict_policy_create(text, &reference) != KVEVICT_OK) continue;
     kvevict_policy_destroy(reference);
     ++n_with_reference;
-    for (size_t i = 0; i < sizeof kShapes / sizeof *kShapes; ++i) {
-      check(text, &kShapes[i]);
-    }
+    for (int i = 0; i < kNShapes; ++i) check(text, &kShapes[i]);
   }
   EXPECT(n > 10, "%d policies score", n);
   EXPECT(n_with_reference > 3, "%d policies take reference queries",
@@ -188,7 +193,6 @@ static void AlikeInLayouts(const char* policy, const shape* s) {
   const size_t n_bytes = (size_t)s->n_kv_heads * kTokens * sizeof(float);
   Score(policy, s, NULL, TEST_TOKEN_MAJOR, 1, first);
   for (int layout = 1; layout < TEST_N_LAYOUTS; ++layout) {
-    if (layout == TEST_VECTORISED && s->head_dim % 8 != 0) continue;
     Score(policy, s, NULL, (test_layout)layout, 1, scores);
     EXPECT(memcmp(scores, first, n_bytes) == 0, "%s, %s, head size %u", policy,
            test_layout_name((test_layout)layout), s->head_dim);

@@ -3,6 +3,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/plan.h"
@@ -30,9 +31,8 @@ static model* DrawModel(void) {
   }
   m->view = (kvevict_view)KVEVICT_VIEW_INIT;
   m->view.n_kv_heads = kHeads;
-  m->view.k = test_floats_plane(m->keys, kTokens * kDim);
-  m->view.k.head_dim = kDim;
-  m->view.k.token_stride_bytes = kDim * sizeof(float);
+  m->view.k =
+      kvevict_plane_head_major(m->keys, KVEVICT_DTYPE_F32, kTokens, kDim);
   m->filter = test_floats_plane(m->filters, kStride);
   m->filter.head_dim = kDim;
   m->inputs = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
@@ -49,14 +49,9 @@ static test_plan* Plan(kvevict_operation operation) {
 static kvevict_status Score(const test_plan* p, const model* m,
                             const kvevict_signal_inputs* inputs,
                             float* scores) {
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
-  job.n_tokens = kTokens;
-  job.view = &m->view;
-  job.inputs = inputs;
-  job.scores = scores;
-  job.scores_len = kHeads * kTokens;
-  return kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes,
-                       NULL);
+  kvevict_score_job job =
+      test_score_job(kTokens, &m->view, inputs, scores, kHeads);
+  return test_score_jobs(p, &job, 1);
 }
 
 Test(score, filter_scores_are_dot_products_negated) {

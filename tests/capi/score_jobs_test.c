@@ -1,6 +1,7 @@
 /* kvevict_score() of several layers, and with the caller's scores. */
 #include <stdlib.h>
 
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/mixed.h"
 #include "tests/capi/support/plan.h"
@@ -171,13 +172,11 @@ Test(score_jobs, are_up_to_as_many_as_a_call_takes) {
   }
   EXPECT_OK(kvevict_score(p->plan, NULL, 0, NULL, 0, NULL));
   EXPECT_OK(kvevict_score(p->plan, jobs, 0, NULL, 0, NULL));
-  EXPECT_OK(kvevict_score(p->plan, jobs, KVEVICT_MAX_JOBS, p->workspace,
-                          p->workspace_bytes, NULL));
+  EXPECT_OK(test_score_jobs(p, jobs, KVEVICT_MAX_JOBS));
   for (uint32_t l = 0; l < KVEVICT_MAX_JOBS; l += 9) {
     kvevict_score_job one = jobs[l];
     one.scores = expected;
-    EXPECT_OK(kvevict_score(p->plan, &one, 1, p->workspace, p->workspace_bytes,
-                            NULL));
+    EXPECT_OK(test_score_jobs(p, &one, 1));
     EXPECT(memcmp(expected, scores[l], sizeof expected) == 0, "layer %u", l);
   }
   test_plan_destroy(p);
@@ -203,14 +202,12 @@ Test(score_jobs, are_all_checked_before_the_first) {
   }
   const kvevict_score_job good = jobs[2];
   GUARD(scores);
-#define EXPECT_BREAKS(change, ...)                               \
-  do {                                                           \
-    change;                                                      \
-    EXPECT_INVALID(kvevict_score(p->plan, jobs, 3, p->workspace, \
-                                 p->workspace_bytes, NULL),      \
-                   "jobs[2]", __VA_ARGS__);                      \
-    EXPECT_UNTOUCHED(scores);                                    \
-    jobs[2] = good;                                              \
+#define EXPECT_BREAKS(change, ...)                                       \
+  do {                                                                   \
+    change;                                                              \
+    EXPECT_INVALID(test_score_jobs(p, jobs, 3), "jobs[2]", __VA_ARGS__); \
+    EXPECT_UNTOUCHED(scores);                                            \
+    jobs[2] = good;                                                      \
   } while (0)
   EXPECT_BREAKS(jobs[2].layer = 3, "layer 3", "n_layers 3");
   EXPECT_BREAKS(jobs[2].struct_size = 8, "struct_size");
@@ -222,8 +219,7 @@ Test(score_jobs, are_all_checked_before_the_first) {
   planes[2].head_dim = 3;
   EXPECT_BREAKS((void)0, "scores.head_dim 3");
   planes[2].head_dim = 1;
-  EXPECT_OK(
-      kvevict_score(p->plan, jobs, 3, p->workspace, p->workspace_bytes, NULL));
+  EXPECT_OK(test_score_jobs(p, jobs, 3));
   test_plan_destroy(p);
 }
 
@@ -269,13 +265,8 @@ Test(score_jobs, of_the_callers_scores_pool_them) {
       const kvevict_plane plane = test_floats_plane(given, stride);
       kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
       inputs.scores = &plane;
-      kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
-      job.n_tokens = n;
-      job.inputs = &inputs;
-      job.scores = scores;
-      job.scores_len = (size_t)2 * n;
-      EXPECT_OK(kvevict_score(plan->plan, &job, 1, plan->workspace,
-                              plan->workspace_bytes, NULL));
+      kvevict_score_job job = test_score_job(n, NULL, &inputs, scores, 2);
+      EXPECT_OK(test_score_jobs(plan, &job, 1));
       for (uint32_t h = 0; h < 2; ++h) {
         PoolByHand(&policy, given + h * stride, n, expected);
         for (uint32_t t = 0; t < n; ++t) {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "kvevict/experimental.h"
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/plan.h"
@@ -59,9 +60,8 @@ static scene* Draw(uint32_t n_tokens, uint32_t dim, uint32_t n_pairs,
   }
   s->view = (kvevict_view)KVEVICT_VIEW_INIT;
   s->view.n_kv_heads = kHeads;
-  s->view.k = test_floats_plane(s->keys, (uint64_t)n_tokens * dim);
-  s->view.k.head_dim = dim;
-  s->view.k.token_stride_bytes = (int64_t)(dim * sizeof(float));
+  s->view.k =
+      kvevict_plane_head_major(s->keys, KVEVICT_DTYPE_F32, n_tokens, dim);
   s->scores_plane = test_floats_plane(s->given, n_tokens);
   s->inputs = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
   s->inputs.scores = &s->scores_plane;
@@ -78,15 +78,10 @@ static void Score(const scene* s, const char* target, const char* policy,
   test_plan* p = test_plan_create_for(target, policy, &s->geometry,
                                       KVEVICT_OPERATION_SCORE, n_threads);
   test_plan_poison(p, 0xFF);
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
-  job.n_tokens = s->n_tokens;
+  kvevict_score_job job =
+      test_score_job(s->n_tokens, &s->view, &s->inputs, scores, kHeads);
   job.token_counts = s->counts;
-  job.view = &s->view;
-  job.inputs = &s->inputs;
-  job.scores = scores;
-  job.scores_len = kHeads * s->n_tokens;
-  EXPECT_OK(
-      kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes, NULL));
+  EXPECT_OK(test_score_jobs(p, &job, 1));
   test_plan_destroy(p);
 }
 
@@ -270,8 +265,7 @@ Test(score_leverage, standardises_over_all_heads_and_adds_leverage) {
 Test(score_leverage, needs_what_it_reads) {
   test_random random = test_random_start("score_leverage errors");
   scene* s = Draw(40, 16, 8, KVEVICT_ROPE_LAYOUT_HALF, &random);
-  kvevict_context* context = NULL;
-  EXPECT_OK(kvevict_context_create(NULL, &context));
+  kvevict_context* const context = test_context();
   static const char* const kPolicies[] = {"leverage", "custom:leverage=1"};
   for (int i = 0; i < 2; ++i) {
     kvevict_plan* plan = NULL;
@@ -296,7 +290,6 @@ Test(score_leverage, needs_what_it_reads) {
     EXPECT(need == KVEVICT_NEED_OPTIONAL, "%s: positions %d", kPolicies[i],
            need);
   }
-  kvevict_context_destroy(context);
   EXPECT_NO_POLICY("snapkv:draw=yes,standardize=yes",
                    "draw yes with standardize yes");
   EXPECT_NO_POLICY("snapkv:draw=yes,leverage=1", "draw yes with leverage");

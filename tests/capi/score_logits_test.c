@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "kvevict/attention.h"
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/plan.h"
 #include "tests/capi/support/policies.h"
 #include "tests/capi/support/random.h"
 
@@ -24,13 +26,7 @@ typedef struct model {
 } model;
 
 static kvevict_plane PlaneOf(const void* data, uint32_t n_heads) {
-  kvevict_plane plane = KVEVICT_PLANE_INIT;
-  plane.data = (uintptr_t)data;
-  plane.dtype = KVEVICT_DTYPE_F32;
-  plane.head_dim = kDim;
-  plane.token_stride_bytes = (int64_t)n_heads * kDim * 4;
-  plane.head_stride_bytes = kDim * 4;
-  return plane;
+  return kvevict_plane_token_major(data, KVEVICT_DTYPE_F32, n_heads, kDim);
 }
 
 static kvevict_status Plan(model* m, float softcap, const float* sinks,
@@ -54,7 +50,7 @@ static kvevict_status Plan(model* m, float softcap, const float* sinks,
 static model* Model(const char* policy, float softcap, float sink) {
   model* m = calloc(1, sizeof(model));
   test_random random = test_random_start("score_logits");
-  EXPECT_OK(kvevict_context_create(NULL, &m->context));
+  m->context = test_context();
   m->policy = test_policy(policy);
   float* numbers = &m->k[0][0][0][0];
   const size_t n = (sizeof m->k + sizeof m->q) / sizeof(float);
@@ -80,7 +76,6 @@ static model* Model(const char* policy, float softcap, float sink) {
 
 static void Destroy(model* m) {
   kvevict_plan_destroy(m->plan);
-  kvevict_context_destroy(m->context);
   free(m);
 }
 
@@ -88,12 +83,8 @@ static void Destroy(model* m) {
 static void Attend(const model* m, uint32_t layer, int has_sinks, float* sums) {
   static float out[kWindow][kQ][kDim];
   kvevict_plane out_plane = PlaneOf(out, kQ);
-  kvevict_plane weights = KVEVICT_PLANE_INIT;
-  weights.data = (uintptr_t)sums;
-  weights.dtype = KVEVICT_DTYPE_F32;
-  weights.head_dim = 1;
-  weights.token_stride_bytes = 4;
-  weights.head_stride_bytes = kTokens * 4;
+  kvevict_plane weights =
+      kvevict_plane_head_major(sums, KVEVICT_DTYPE_F32, kTokens, 1);
   kvevict_attention_job job = KVEVICT_ATTENTION_JOB_INIT;
   job.n_tokens = kTokens;
   job.view = &m->views[layer];
@@ -146,13 +137,9 @@ Test(score_logits, are_those_of_attention) {
         float expected[kKv * kTokens], scores[kKv * kTokens];
         Attend(m, layer, !isnan(sink), expected);
         const kvevict_signal_inputs inputs = InputsOf(m, layer);
-        kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+        kvevict_score_job job =
+            test_score_job(kTokens, &m->views[layer], &inputs, scores, kKv);
         job.layer = layer;
-        job.n_tokens = kTokens;
-        job.view = &m->views[layer];
-        job.inputs = &inputs;
-        job.scores = scores;
-        job.scores_len = kKv * kTokens;
         EXPECT_OK(kvevict_score(m->plan, &job, 1, workspace, n_bytes, NULL));
         for (uint32_t t = 0; t < kKv * kTokens; ++t) {
           if (isinf(scores[t])) continue; /* the window, which stays */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "kvevict/experimental.h"
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/model.h"
@@ -32,11 +33,8 @@ static rows DrawRows(uint32_t n_heads, uint32_t n_tokens, uint32_t dim,
   for (size_t i = 0; i < (size_t)n_heads * n_tokens * dim; ++i) {
     r.numbers[i] = 2.0f * (float)test_random_unit(random) - 1.0f;
   }
-  r.plane.data = (uint64_t)(uintptr_t)r.numbers;
-  r.plane.dtype = KVEVICT_DTYPE_F32;
-  r.plane.head_dim = dim;
-  r.plane.token_stride_bytes = (int64_t)dim * 4;
-  r.plane.head_stride_bytes = (int64_t)n_tokens * dim * 4;
+  r.plane =
+      kvevict_plane_head_major(r.numbers, KVEVICT_DTYPE_F32, n_tokens, dim);
   return r;
 }
 
@@ -70,19 +68,13 @@ static scene* MakeScene(const chunk_case* c, const char* target,
   s->inputs = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
   s->inputs.queries = &s->q.plane;
   s->scores = malloc(sizeof(float) * kHeads * c->n_tokens);
-  s->job = (kvevict_score_job)KVEVICT_SCORE_JOB_INIT;
-  s->job.n_tokens = c->n_tokens;
+  s->job = test_score_job(c->n_tokens, &s->view, &s->inputs, s->scores, kHeads);
   s->job.token_counts = c->counts;
-  s->job.view = &s->view;
-  s->job.inputs = &s->inputs;
-  s->job.scores = s->scores;
-  s->job.scores_len = (size_t)kHeads * c->n_tokens;
   return s;
 }
 
 static kvevict_status Score(const scene* s) {
-  return kvevict_score(s->plan->plan, &s->job, 1, s->plan->workspace,
-                       s->plan->workspace_bytes, NULL);
+  return test_score_jobs(s->plan, &s->job, 1);
 }
 
 static void FreeScene(scene* s) {

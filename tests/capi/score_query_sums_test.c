@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/model.h"
@@ -38,19 +39,10 @@ static void FromQueries(const query_case* c, test_random* random) {
       test_plan_create(c->policy, &geometry, KVEVICT_OPERATION_SCORE, 2);
   kvevict_view view = KVEVICT_VIEW_INIT;
   view.n_kv_heads = TEST_SUMS_HEADS;
-  view.k.data = (uint64_t)(uintptr_t)keys;
-  view.k.dtype = KVEVICT_DTYPE_F32;
-  view.k.head_dim = dim;
-  view.k.token_stride_bytes = dim * 4;
-  view.k.head_stride_bytes = (int64_t)n * dim * 4;
-  kvevict_plane rows = view.k;
-  rows.data = (uint64_t)(uintptr_t)queries;
-  rows.head_stride_bytes = (int64_t)n_rows * dim * 4;
-  kvevict_plane row_lse = rows;
-  row_lse.data = (uint64_t)(uintptr_t)lse;
-  row_lse.head_dim = 1;
-  row_lse.token_stride_bytes = 4;
-  row_lse.head_stride_bytes = (int64_t)n_rows * 4;
+  view.k = kvevict_plane_head_major(keys, KVEVICT_DTYPE_F32, n, dim);
+  const kvevict_plane rows =
+      kvevict_plane_head_major(queries, KVEVICT_DTYPE_F32, n_rows, dim);
+  kvevict_plane row_lse = test_floats_plane(lse, n_rows);
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   inputs.queries = &rows;
   inputs.n_query_rows = c->n_rows;
@@ -101,26 +93,20 @@ static void FromQueries(const query_case* c, test_random* random) {
 
   float* scores = malloc(sizeof(float) * TEST_SUMS_HEADS * n);
   double* expected = malloc(sizeof(double) * n);
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
-  job.n_tokens = n;
+  kvevict_score_job job =
+      test_score_job(n, &view, &inputs, scores, TEST_SUMS_HEADS);
   job.token_counts = c->counts;
-  job.view = &view;
-  job.inputs = &inputs;
-  job.scores = scores;
-  job.scores_len = (size_t)TEST_SUMS_HEADS * n;
   /* Any workspace gives the same bytes, and strides of 0 mean packed. */
   float* least = malloc(sizeof(float) * TEST_SUMS_HEADS * n);
   memset(scores, 0, sizeof(float) * TEST_SUMS_HEADS * n);
   memset(least, 0, sizeof(float) * TEST_SUMS_HEADS * n);
   test_plan_poison(p, 0xFF);
-  EXPECT_OK(
-      kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes, NULL));
+  EXPECT_OK(test_score_jobs(p, &job, 1));
   test_plan_shrink(
       p, test_workspace(p->plan, KVEVICT_OPERATION_SCORE, n).least_bytes);
   job.scores = least;
   row_lse.token_stride_bytes = row_lse.head_stride_bytes = 0;
-  EXPECT_OK(
-      kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes, NULL));
+  EXPECT_OK(test_score_jobs(p, &job, 1));
   for (uint32_t h = 0; h < TEST_SUMS_HEADS; ++h) {
     const uint32_t held = c->counts == NULL ? n : c->counts[h];
     test_sums_scores(&summed, &s, h, held, held, NULL, expected);
@@ -264,11 +250,7 @@ Test(score_sums, made_of_queries_that_are_bad_are_errors) {
   test_plan* p = test_sums_plan(NULL, "h2o", 1, 40);
   kvevict_view view = KVEVICT_VIEW_INIT;
   view.n_kv_heads = TEST_SUMS_HEADS;
-  view.k.data = (uint64_t)(uintptr_t)numbers;
-  view.k.dtype = KVEVICT_DTYPE_F32;
-  view.k.head_dim = 4;
-  view.k.token_stride_bytes = 16;
-  view.k.head_stride_bytes = 16 * 40;
+  view.k = kvevict_plane_head_major(numbers, KVEVICT_DTYPE_F32, 40, 4);
   const kvevict_plane rows = view.k;
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
@@ -276,16 +258,14 @@ Test(score_sums, made_of_queries_that_are_bad_are_errors) {
   job.inputs = &inputs;
   job.scores = scores;
   job.scores_len = sizeof scores / sizeof *scores;
-#define EXPECT_BREAKS(change, ...)                               \
-  do {                                                           \
-    job.view = &view;                                            \
-    job.token_counts = NULL;                                     \
-    inputs = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;  \
-    inputs.queries = &rows;                                      \
-    change;                                                      \
-    EXPECT_INVALID(kvevict_score(p->plan, &job, 1, p->workspace, \
-                                 p->workspace_bytes, NULL),      \
-                   __VA_ARGS__);                                 \
+#define EXPECT_BREAKS(change, ...)                              \
+  do {                                                          \
+    job.view = &view;                                           \
+    job.token_counts = NULL;                                    \
+    inputs = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT; \
+    inputs.queries = &rows;                                     \
+    change;                                                     \
+    EXPECT_INVALID(test_score_jobs(p, &job, 1), __VA_ARGS__);   \
   } while (0)
   const uint32_t counts[TEST_SUMS_HEADS] = {40, 39};
   EXPECT_BREAKS(inputs.n_query_rows = 41, "inputs.n_query_rows 41 > 40");
@@ -297,8 +277,7 @@ Test(score_sums, made_of_queries_that_are_bad_are_errors) {
   EXPECT_BREAKS(job.token_counts = counts, "token_counts[1] 39 < 40");
   inputs.queries = &rows;
   job.token_counts = NULL;
-  EXPECT_OK(
-      kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes, NULL));
+  EXPECT_OK(test_score_jobs(p, &job, 1));
   test_plan_destroy(p);
 
   p = test_sums_plan(NULL, "snapkv:window=8", 1, 40);

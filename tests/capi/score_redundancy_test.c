@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/plan.h"
@@ -32,9 +33,8 @@ static model* DrawModel(test_random* random) {
   }
   m->view = (kvevict_view)KVEVICT_VIEW_INIT;
   m->view.n_kv_heads = kHeads;
-  m->view.k = test_floats_plane(m->keys, kTokens * kDim);
-  m->view.k.head_dim = kDim;
-  m->view.k.token_stride_bytes = kDim * sizeof(float);
+  m->view.k =
+      kvevict_plane_head_major(m->keys, KVEVICT_DTYPE_F32, kTokens, kDim);
   m->rows[0] = test_floats_plane(m->scores, kTokens);
   m->rows[1] = test_floats_plane(m->weights, kTokens);
   m->inputs = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
@@ -52,15 +52,10 @@ static kvevict_status Score(const model* m, const char* policy,
   const kvevict_geometry geometry = test_geometry(1, kTokens, &layer);
   test_plan* p =
       test_plan_create(policy, &geometry, KVEVICT_OPERATION_SCORE, 1);
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
-  job.n_tokens = kTokens;
+  kvevict_score_job job =
+      test_score_job(kTokens, &m->view, &m->inputs, scores, kHeads);
   job.token_counts = counts;
-  job.view = &m->view;
-  job.inputs = &m->inputs;
-  job.scores = scores;
-  job.scores_len = kHeads * kTokens;
-  const kvevict_status status =
-      kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes, NULL);
+  const kvevict_status status = test_score_jobs(p, &job, 1);
   test_plan_destroy(p);
   return status;
 }

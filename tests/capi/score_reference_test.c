@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "kvevict/experimental.h"
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 #include "tests/capi/support/scene.h"
@@ -71,9 +72,7 @@ static kvevict_status Score(const reference_scene* r,
   job.scores = scores;
   job.scores_len = test_scene_scores_len(s);
   test_plan_poison(s->plan, 0xff);
-  const kvevict_status status =
-      kvevict_score(s->plan->plan, &job, 1, s->plan->workspace,
-                    s->plan->workspace_bytes, NULL);
+  const kvevict_status status = test_score_jobs(s->plan, &job, 1);
   test_plan_check(s->plan);
   return status;
 }
@@ -198,32 +197,22 @@ Test(score, reference_agrees_with_the_oracle) {
              test_random_below(&random, 4) == 0 ? "past" : "causal",
              kRows[test_random_below(&random, 6)],
              kWeights[test_random_below(&random, 4)]);
-    const test_scene_spec spec = {
-        policy,
-        kv_heads * kGroups[test_random_below(&random, 4)],
-        kv_heads,
+    test_scene_spec spec = test_scene_of(
+        policy, kv_heads * kGroups[test_random_below(&random, 4)], kv_heads,
         kDims[test_random_below(&random, 7)],
-        window + test_random_below(&random, i % 8 == 0 ? 1200 : 150),
-        kTypes[test_random_below(&random, 3)],
-        kTypes[test_random_below(&random, 3)],
-        (test_layout)test_random_below(&random, TEST_N_LAYOUTS),
-        1 + (uint32_t)i % 3,
-        0.0f};
+        window + test_random_below(&random, i % 8 == 0 ? 1200 : 150));
+    spec.q_dtype = kTypes[test_random_below(&random, 3)];
+    spec.k_dtype = kTypes[test_random_below(&random, 3)];
+    spec.layout = (test_layout)test_random_below(&random, TEST_N_LAYOUTS);
+    spec.n_threads = 1 + (uint32_t)i % 3;
     ExpectOracle(&spec, test_random_coin(&random), &random);
   }
 }
 
-static const test_scene_spec kSmall = {
-    "snapkv:window=4,pool=none,keep_window=no,reference=2",
-    2,
-    1,
-    8,
-    20,
-    KVEVICT_DTYPE_F32,
-    KVEVICT_DTYPE_F32,
-    TEST_TOKEN_MAJOR,
-    1,
-    0.0f};
+static test_scene_spec Small(void) {
+  return test_scene_of("snapkv:window=4,pool=none,keep_window=no,reference=2",
+                       2, 1, 8, 20);
+}
 
 /* By hand: queries 1 and 0 over keys 0 and ln 3 give 1/4 and 3/4, and halves. */
 Test(score, reference_by_hand) {
@@ -239,9 +228,9 @@ Test(score, reference_by_hand) {
              "snapkv:window=2,pool=none,keep_window=no,reference=2,"
              "reference_weight=%s",
              kPolicies[i]);
-    const test_scene_spec spec = {
-        policy,          1, 1,   1, 2, KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F32,
-        TEST_HEAD_MAJOR, 1, 1.0f};
+    test_scene_spec spec = test_scene_of(policy, 1, 1, 1, 2);
+    spec.layout = TEST_HEAD_MAJOR;
+    spec.softmax_scale = 1.0f;
     reference_scene r = Create(&spec, false, &random);
     test_cache* cache = r.scene->cache;
     test_cache_set(cache, &cache->view.k, 0, 0, 0, 0.0f);
@@ -264,7 +253,7 @@ Test(score, reference_by_hand) {
 
 /* Rows that are the window's, at its positions, score as the window does. */
 Test(score, reference_of_the_window_is_the_window) {
-  test_scene_spec spec = kSmall;
+  test_scene_spec spec = Small();
   spec.policy = "snapkv:window=4,pool=avg3,keep_window=no";
   test_scene* window = test_scene_create(&spec, 7);
   float* expected = test_scene_score(window);
@@ -272,20 +261,14 @@ Test(score, reference_of_the_window_is_the_window) {
   test_random random = test_random_start("score reference window");
   reference_scene r = Create(&spec, true, &random);
   for (int i = 0; i < 4; ++i) r.positions[i] = 16 + i;
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   inputs.n_reference_rows = 4;
   inputs.reference_queries = &window->queries;
   inputs.reference_positions = r.positions;
   float scores[20];
-  job.n_tokens = 20;
-  job.view = &window->cache->view;
-  job.inputs = &inputs;
-  job.scores = scores;
-  job.scores_len = 20;
-  EXPECT_OK(kvevict_score(r.scene->plan->plan, &job, 1,
-                          r.scene->plan->workspace,
-                          r.scene->plan->workspace_bytes, NULL));
+  const kvevict_score_job job =
+      test_score_job(20, &window->cache->view, &inputs, scores, 1);
+  EXPECT_OK(test_score_jobs(r.scene->plan, &job, 1));
   for (int i = 0; i < 20; ++i) {
     EXPECT(fabsf(scores[i] - expected[i]) <= 4.0f * 0x1p-24f,
            "score %d is %.9g, not %.9g", i, (double)scores[i],
@@ -299,7 +282,8 @@ Test(score, reference_of_the_window_is_the_window) {
 /* NaN does what it does in the window: in a key to all rows that see it. */
 Test(score, reference_rows_do_not_see_later_keys) {
   test_random random = test_random_start("score reference mask");
-  reference_scene r = Create(&kSmall, true, &random);
+  const test_scene_spec spec = Small();
+  reference_scene r = Create(&spec, true, &random);
   r.positions[0] = 3;
   r.positions[1] = 9;
   test_cache_set(r.scene->cache, &r.scene->cache->view.k, 10, 0, 0, NAN);
@@ -327,7 +311,8 @@ Test(score, reference_rows_do_not_see_later_keys) {
 
 Test(score, reference_is_checked) {
   test_random random = test_random_start("score reference errors");
-  reference_scene r = Create(&kSmall, true, &random);
+  const test_scene_spec spec = Small();
+  reference_scene r = Create(&spec, true, &random);
   (void)Inputs(&r);
   float scores[20];
   GUARD(scores);
@@ -379,7 +364,7 @@ Test(score, reference_is_refused_by_policies_without) {
                  "policy non-causal has no reference queries"}};
   for (size_t i = 0; i < sizeof kCases / sizeof *kCases; ++i) {
     test_random random = test_random_start("score reference refused");
-    test_scene_spec spec = kSmall;
+    test_scene_spec spec = Small();
     reference_scene r = Create(&spec, false, &random);
     spec.policy = kCases[i].policy;
     test_scene* other = test_scene_create(&spec, 1);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 #include "tests/capi/support/model.h"
@@ -51,14 +52,9 @@ Test(score_shares, are_of_the_heads_that_hold_the_slot) {
     inputs.scores = &planes[0];
     inputs.token_weights = &planes[1];
     float got[kHeads * kMost];
-    kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
-    job.n_tokens = n;
+    kvevict_score_job job = test_score_job(n, NULL, &inputs, got, kHeads);
     job.token_counts = is_ragged ? counts : NULL;
-    job.inputs = &inputs;
-    job.scores = got;
-    job.scores_len = (size_t)kHeads * n;
-    EXPECT_OK(kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes,
-                            NULL));
+    EXPECT_OK(test_score_jobs(p, &job, 1));
     for (uint32_t h = 0; h < kHeads; ++h) {
       for (uint32_t t = 0; t < (is_ragged ? counts[h] : n); ++t) {
         const bool alone = is_ragged && t >= counts[1 - h];

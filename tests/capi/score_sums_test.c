@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "kvevict/experimental.h"
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/model.h"
@@ -36,14 +37,10 @@ static kvevict_status Score(const test_plan* p, const test_sums* s,
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   inputs.attention_sums = &s->plane;
   inputs.n_sum_heads = s->n_rows == s->n_heads ? s->n_rows : 0;
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
-  job.n_tokens = s->n_tokens;
+  kvevict_score_job job =
+      test_score_job(s->n_tokens, NULL, &inputs, scores, s->n_heads);
   job.token_counts = counts;
-  job.inputs = &inputs;
-  job.scores = scores;
-  job.scores_len = (size_t)s->n_heads * s->n_tokens;
-  return kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes,
-                       NULL);
+  return test_score_jobs(p, &job, 1);
 }
 
 /* Sums are >= 0, so n additions, a scale by the rounded 1 / n and a division err by
@@ -238,16 +235,14 @@ Test(score_sums, that_are_bad_are_errors) {
   job.scores = scores;
   job.scores_len = sizeof scores / sizeof *scores;
   GUARD(scores);
-#define EXPECT_BREAKS(change, ...)                               \
-  do {                                                           \
-    plane = good.plane;                                          \
-    inputs.attention_sums = &plane;                              \
-    inputs.n_sum_heads = 0;                                      \
-    change;                                                      \
-    EXPECT_INVALID(kvevict_score(p->plan, &job, 1, p->workspace, \
-                                 p->workspace_bytes, NULL),      \
-                   __VA_ARGS__);                                 \
-    EXPECT_UNTOUCHED(scores);                                    \
+#define EXPECT_BREAKS(change, ...)                            \
+  do {                                                        \
+    plane = good.plane;                                       \
+    inputs.attention_sums = &plane;                           \
+    inputs.n_sum_heads = 0;                                   \
+    change;                                                   \
+    EXPECT_INVALID(test_score_jobs(p, &job, 1), __VA_ARGS__); \
+    EXPECT_UNTOUCHED(scores);                                 \
   } while (0)
   EXPECT_BREAKS(inputs.attention_sums = NULL, "inputs.attention_sums is NULL",
                 "accumulated attention");

@@ -136,49 +136,34 @@ Test(score, agrees_with_the_oracle_at_odd_sizes) {
              test_random_below(&random, 4) == 0 ? "past" : "none",
              test_random_below(&random, 4) == 0 ? "past" : "causal",
              test_random_below(&random, 3) == 0 ? "mean" : "none");
-    const test_scene_spec spec = {
-        policy,
-        kv_heads * kGroups[test_random_below(&random, 4)],
-        kv_heads,
+    test_scene_spec spec = test_scene_of(
+        policy, kv_heads * kGroups[test_random_below(&random, 4)], kv_heads,
         kDims[test_random_below(&random, 10)],
-        window + test_random_below(&random, i % 8 == 0 ? 1200 : 150),
-        kTypes[test_random_below(&random, 3)],
-        kTypes[test_random_below(&random, 3)],
-        (test_layout)test_random_below(&random, TEST_N_LAYOUTS),
-        1 + (uint32_t)i % 3,
-        test_random_coin(&random) ? 0.0f : 0.05f};
+        window + test_random_below(&random, i % 8 == 0 ? 1200 : 150));
+    spec.q_dtype = kTypes[test_random_below(&random, 3)];
+    spec.k_dtype = kTypes[test_random_below(&random, 3)];
+    spec.layout = (test_layout)test_random_below(&random, TEST_N_LAYOUTS);
+    spec.n_threads = 1 + (uint32_t)i % 3;
+    spec.softmax_scale = test_random_coin(&random) ? 0.0f : 0.05f;
     ExpectOracle(&spec, test_random_u64(&random));
   }
 }
 
 Test(score, agrees_with_the_oracle_around_the_window_length) {
   for (uint32_t extra = 0; extra <= 70; ++extra) {
-    const test_scene_spec spec = {"snapkv:window=32",
-                                  4,
-                                  2,
-                                  64,
-                                  32 + extra,
-                                  KVEVICT_DTYPE_F32,
-                                  KVEVICT_DTYPE_BF16,
-                                  TEST_TOKEN_MAJOR,
-                                  1,
-                                  0.0f};
+    test_scene_spec spec =
+        test_scene_of("snapkv:window=32", 4, 2, 64, 32 + extra);
+    spec.k_dtype = KVEVICT_DTYPE_BF16;
     ExpectOracle(&spec, extra);
   }
 }
 
 /* By hand: query 1 and keys 0 and ln 3 at scale 1 give weights 1/4 and 3/4. */
 Test(score, two_keys_by_hand) {
-  const test_scene_spec spec = {"snapkv:window=1,pool=none,keep_window=no",
-                                1,
-                                1,
-                                1,
-                                2,
-                                KVEVICT_DTYPE_F32,
-                                KVEVICT_DTYPE_F32,
-                                TEST_HEAD_MAJOR,
-                                1,
-                                1.0f};
+  test_scene_spec spec =
+      test_scene_of("snapkv:window=1,pool=none,keep_window=no", 1, 1, 1, 2);
+  spec.layout = TEST_HEAD_MAJOR;
+  spec.softmax_scale = 1.0f;
   test_scene* s = test_scene_create(&spec, 1);
   test_store(KVEVICT_DTYPE_F32, 1.0f, s->query_bytes);
   test_cache_set(s->cache, &s->cache->view.k, 0, 0, 0, 0.0f);
@@ -190,110 +175,11 @@ Test(score, two_keys_by_hand) {
   test_scene_destroy(s);
 }
 
-Test(score, queries_do_not_see_later_keys) {
-  const test_scene_spec spec = {
-      "snapkv:window=3,pool=none,keep_window=no,rows=sum",
-      1,
-      1,
-      4,
-      9,
-      KVEVICT_DTYPE_F32,
-      KVEVICT_DTYPE_F32,
-      TEST_TOKEN_MAJOR,
-      1,
-      0.0f};
-  test_scene* s = test_scene_create(&spec, 2);
-  float* before = test_scene_score(s);
-  double sum = 0.0;
-  for (int i = 0; i < 9; ++i) sum += (double)before[i];
-  cr_expect_float_eq((float)sum, 3.0f, 1e-5f, "three rows of weights");
-  /* Only the last query sees the last key, so its weight is at most 1. */
-  cr_expect(before[8] <= 1.0f);
-  /* Queries 0 and 1 do not see key 8: make it irresistible to query 2. */
-  for (uint32_t e = 0; e < 4; ++e) {
-    test_cache_set(s->cache, &s->cache->view.k, 8, 0, e,
-                   100.0f * Query(s, 0, 2, e));
-  }
-  float* after = test_scene_score(s);
-  cr_expect_float_eq(after[8], 1.0f, 1e-6f);
-  sum = 0.0;
-  for (int i = 0; i < 8; ++i) sum += (double)after[i];
-  cr_expect_float_eq((float)sum, 2.0f, 1e-5f);
-  free(before);
-  free(after);
-  test_scene_destroy(s);
-}
-
-Test(score, only_a_kept_window_is_infinite) {
-  test_scene_spec spec = {
-      "snapkv:window=8", 2, 1,   16, 40, KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F32,
-      TEST_TOKEN_MAJOR,  1, 0.0f};
-  for (int kept = 0; kept <= 1; ++kept) {
-    spec.policy = kept ? "snapkv:window=8" : "snapkv:window=8,keep_window=no";
-    test_scene* s = test_scene_create(&spec, 3);
-    float* scores = test_scene_score(s);
-    for (int i = 0; i < 40; ++i) {
-      EXPECT(!!isinf(scores[i]) == (kept && i >= 32), "score %d is %g", i,
-             (double)scores[i]);
-    }
-    free(scores);
-    test_scene_destroy(s);
-  }
-}
-
-Test(score, huge_logits_neither_overflow_nor_vanish) {
-  const test_scene_spec spec = {"snapkv:window=4,pool=none,keep_window=no",
-                                1,
-                                1,
-                                8,
-                                50,
-                                KVEVICT_DTYPE_F32,
-                                KVEVICT_DTYPE_F32,
-                                TEST_TOKEN_MAJOR,
-                                1,
-                                1e4f};
-  test_scene* s = test_scene_create(&spec, 4);
-  float* scores = test_scene_score(s);
-  double sum = 0.0;
-  for (int i = 0; i < 50; ++i) {
-    EXPECT(scores[i] >= 0.0f && scores[i] <= 1.0f, "score %d is %g", i,
-           (double)scores[i]);
-    sum += (double)scores[i];
-  }
-  cr_expect_float_eq((float)sum, 1.0f, 1e-5f);
-  free(scores);
-  test_scene_destroy(s);
-}
-
-Test(score, layouts_give_the_same_bytes) {
-  for (int type = 0; type < 3; ++type) {
-    float* first = NULL;
-    for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
-      const test_scene_spec spec = {
-          "snapkv:window=16",  8, 2,   48, 203, kTypes[type], kTypes[type],
-          (test_layout)layout, 1, 0.0f};
-      test_scene* s = test_scene_create(&spec, 5);
-      float* scores = test_scene_score(s);
-      if (first == NULL) {
-        first = scores;
-      } else {
-        EXPECT(memcmp(first, scores,
-                      test_scene_scores_len(s) * sizeof(float)) == 0,
-               "%s, dtype %d: other scores", test_layout_name(layout),
-               (int)kTypes[type]);
-        free(scores);
-      }
-      test_scene_destroy(s);
-    }
-    free(first);
-  }
-}
-
 Test(score, a_view_takes_from_the_geometry_what_it_leaves_out) {
   for (int type = 0; type < 3; ++type) {
-    const test_scene_spec spec = {
-        "snapkv:window=16", 8, 2,   48, 203, kTypes[type], kTypes[type],
-        TEST_TOKEN_MAJOR,   1, 0.0f};
+    test_scene_spec spec = test_scene_of("snapkv:window=16", 8, 2, 48, 203);
+    spec.q_dtype = kTypes[type];
+    spec.k_dtype = kTypes[type];
     test_scene* s = test_scene_create(&spec, 5);
     float* full = test_scene_score(s);
     kvevict_plane* k = &s->cache->view.k;
@@ -311,9 +197,8 @@ Test(score, a_view_takes_from_the_geometry_what_it_leaves_out) {
 }
 
 Test(score, query_strides_do_not_matter) {
-  const test_scene_spec spec = {
-      "snapkv:window=6", 6, 2,   24, 77, KVEVICT_DTYPE_F16, KVEVICT_DTYPE_F32,
-      TEST_TOKEN_MAJOR,  1, 0.0f};
+  test_scene_spec spec = test_scene_of("snapkv:window=6", 6, 2, 24, 77);
+  spec.q_dtype = KVEVICT_DTYPE_F16;
   test_scene* s = test_scene_create(&spec, 6);
   float* expected = test_scene_score(s);
   const uint8_t* packed = s->query_bytes;
@@ -350,43 +235,10 @@ Test(score, query_strides_do_not_matter) {
   test_scene_destroy(s);
 }
 
-Test(score, runs_threads_and_workspace_contents_do_not_matter) {
-  float* first = NULL;
-  for (uint32_t n_threads = 1; n_threads <= 4; ++n_threads) {
-    const test_scene_spec spec = {"snapkv:window=16",
-                                  12,
-                                  3,
-                                  40,
-                                  301,
-                                  KVEVICT_DTYPE_F32,
-                                  KVEVICT_DTYPE_F16,
-                                  TEST_PAGED_16,
-                                  n_threads,
-                                  0.0f};
-    test_scene* s = test_scene_create(&spec, 7);
-    for (int run = 0; run < 3; ++run) {
-      test_plan_poison(s->plan, run * 0x7F);
-      float* scores = test_scene_score(s);
-      if (first == NULL) {
-        first = scores;
-        continue;
-      }
-      EXPECT(
-          memcmp(first, scores, test_scene_scores_len(s) * sizeof(float)) == 0,
-          "%u threads, run %d: other scores", n_threads, run);
-      free(scores);
-    }
-    test_scene_destroy(s);
-  }
-  free(first);
-}
-
 /* Contexts of all targets live at the same time, and none changes another's. */
 Test(score, each_context_has_its_own_simd_target) {
   enum { MAX_TARGETS = 32 };
-  const test_scene_spec spec = {
-      "snapkv:window=16", 4, 2,   80, 301, KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F32,
-      TEST_TOKEN_MAJOR,   1, 0.0f};
+  const test_scene_spec spec = test_scene_of("snapkv:window=16", 4, 2, 80, 301);
   test_scene* scenes[MAX_TARGETS];
   float* first[MAX_TARGETS];
   uint32_t n = 0;
@@ -414,39 +266,10 @@ Test(score, each_context_has_its_own_simd_target) {
   }
 }
 
-Test(score, policies_of_one_signal_score_alike) {
-  const char* const kPolicies[] = {"snapkv:window=8", "pyramidkv:window=8"};
-  float* first = NULL;
-  for (int i = 0; i < 2; ++i) {
-    const test_scene_spec spec = {
-        kPolicies[i],     4, 2,   32, 60, KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F32,
-        TEST_TOKEN_MAJOR, 1, 0.0f};
-    test_scene* s = test_scene_create(&spec, 8);
-    float* scores = test_scene_score(s);
-    if (first == NULL) {
-      first = scores;
-    } else {
-      EXPECT(
-          memcmp(first, scores, test_scene_scores_len(s) * sizeof(float)) == 0,
-          "%s: other scores", kPolicies[i]);
-      free(scores);
-    }
-    test_scene_destroy(s);
-  }
-  free(first);
-}
-
 Test(score, nan_stays_in_its_head) {
-  const test_scene_spec spec = {"snapkv:window=4,pool=none",
-                                4,
-                                2,
-                                16,
-                                40,
-                                KVEVICT_DTYPE_F32,
-                                KVEVICT_DTYPE_F32,
-                                TEST_HEAD_MAJOR,
-                                1,
-                                0.0f};
+  test_scene_spec spec =
+      test_scene_of("snapkv:window=4,pool=none", 4, 2, 16, 40);
+  spec.layout = TEST_HEAD_MAJOR;
   test_scene* s = test_scene_create(&spec, 9);
   float* clean = test_scene_score(s);
   test_cache_set(s->cache, &s->cache->view.k, 5, 0, 3, NAN);

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 #include "tests/capi/support/model.h"
@@ -51,14 +52,10 @@ static kvevict_status Score(const test_model* m, const char* text, uint32_t l,
   const kvevict_workspace size =
       test_workspace(plan, KVEVICT_OPERATION_SCORE, n);
   void* workspace = aligned_alloc(64, (size.best_bytes + 127) / 64 * 64);
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  kvevict_score_job job =
+      test_score_job(n, &m->views[l], inputs, scores, kHeads);
   job.layer = l;
-  job.n_tokens = n;
   job.token_counts = counts;
-  job.view = &m->views[l];
-  job.inputs = inputs;
-  job.scores = scores;
-  job.scores_len = (size_t)kHeads * n;
   const kvevict_status status =
       kvevict_score(plan, &job, 1, workspace, size.best_bytes, NULL);
   free(workspace);

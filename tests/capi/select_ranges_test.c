@@ -3,14 +3,14 @@
 #include <stdlib.h>
 
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/plan.h"
 #include "tests/capi/support/ranges.h"
 #include "tests/oracle/select.h"
 
 enum { kMaxTokens = 400, kMaxLists = 4, kWorkspace = 1 << 16 };
 
 static kvevict_context* Context(void) {
-  kvevict_context* context = NULL;
-  EXPECT_OK(kvevict_context_create(NULL, &context));
+  kvevict_context* const context = test_context();
   return context;
 }
 
@@ -33,7 +33,6 @@ static kvevict_status Select(const float* scores, uint32_t n, uint32_t n_keep,
   lists.slots_len = lists.count = n_keep;
   const kvevict_status status =
       kvevict_select(context, &options, &lists, workspace, kWorkspace, NULL);
-  kvevict_context_destroy(context);
   return status;
 }
 
@@ -161,7 +160,6 @@ Test(select_ranges, agree_with_the_oracle) {
     }
   }
   cr_expect_gt(n_differing, 3000u);
-  kvevict_context_destroy(context);
 }
 
 Test(select_ranges, wrong_ones_are_errors) {

@@ -181,15 +181,10 @@ Test(sequence_blocks, an_eviction_is_score_and_select) {
           test_model_queries(m, l, N - m->policy.window);
       kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
       inputs.queries = &queries;
-      kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+      kvevict_score_job job =
+          test_score_job(N, &m->views[l], &inputs, scores[l], kHeads);
       job.layer = l;
-      job.n_tokens = N;
-      job.view = &m->views[l];
-      job.inputs = &inputs;
-      job.scores = scores[l];
-      job.scores_len = kHeads * N;
-      EXPECT_OK(kvevict_score(to_score->plan, &job, 1, to_score->workspace,
-                              to_score->workspace_bytes, NULL));
+      EXPECT_OK(test_score_jobs(to_score, &job, 1));
     }
     int32_t keep[kLayers][kHeads * N];
     uint32_t n_keep = 0;

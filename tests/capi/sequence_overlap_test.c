@@ -145,7 +145,7 @@ static kvevict_status Evict(model* m, const kvevict_view* views) {
 /* Two layers of unequal lengths, 2 to 8 tokens each. */
 static model NewModel(test_random* random, const shape* s) {
   model m;
-  EXPECT_OK(kvevict_context_create(NULL, &m.context));
+  m.context = test_context();
   kvevict_layer_geometry layer = test_layer(s->n_heads, s->n_heads, 0, 0);
   layer.k_dtype = s->dtype[0];
   layer.k_head_dim = layer.k_dtype == KVEVICT_DTYPE_OPAQUE ? 0 : s->row[0];
@@ -185,7 +185,6 @@ static model NewModel(test_random* random, const shape* s) {
 static void DestroyModel(model* m) {
   kvevict_sequence_destroy(m->sequence);
   kvevict_plan_destroy(m->plan);
-  kvevict_context_destroy(m->context);
 }
 
 Test(overlap, of_layers_is_found_exactly) {

@@ -6,6 +6,7 @@
 #include "kvevict/batch.h"
 #include "kvevict/experimental.h"
 #include "tests/capi/support/copies.h"
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/plan.h"
@@ -317,8 +318,7 @@ static void Score(const char* policy, uint32_t n_seen, const float* given,
   job.inputs = &inputs;
   job.scores = out;
   job.scores_len = kTokens;
-  EXPECT_OK(
-      kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes, NULL));
+  EXPECT_OK(test_score_jobs(p, &job, 1));
   test_plan_destroy(p);
 }
 

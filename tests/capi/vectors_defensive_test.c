@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "kvevict/kvevict.h"
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 #include "tests/capi/support/inputs.h"
@@ -171,15 +172,10 @@ static void ExpectScores(recorded* r, const char* policy,
       test_plan_create(policy, &r->geometry, KVEVICT_OPERATION_SCORE, 1);
   static float scores[kMaxHeads * kMost];
   for (uint32_t l = 0; l < r->n_layers; ++l) {
-    kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+    kvevict_score_job job = test_score_job(
+        r->n_tokens, &r->views[l], &r->inputs[l], scores, r->n_kv_heads);
     job.layer = l;
-    job.n_tokens = r->n_tokens;
-    job.view = &r->views[l];
-    job.inputs = &r->inputs[l];
-    job.scores = scores;
-    job.scores_len = (size_t)r->n_kv_heads * r->n_tokens;
-    EXPECT_OK(kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes,
-                            NULL));
+    EXPECT_OK(test_score_jobs(p, &job, 1));
     for (uint32_t h = 0; h < r->n_kv_heads; ++h) {
       const float* ours = scores + (size_t)h * r->n_tokens;
       const float* theirs = (const float*)wanted->bytes +

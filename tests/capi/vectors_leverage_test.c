@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "kvevict/experimental.h"
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/npy.h"
@@ -43,13 +44,8 @@ typedef struct recorded {
 } recorded;
 
 static kvevict_plane Halves(const test_npy* array) {
-  kvevict_plane plane = KVEVICT_PLANE_INIT;
-  plane.data = (uint64_t)(uintptr_t)array->bytes;
-  plane.dtype = KVEVICT_DTYPE_F16;
-  plane.head_dim = kDim;
-  plane.token_stride_bytes = 2 * kDim;
-  plane.head_stride_bytes = 2 * kDim * kTokens;
-  return plane;
+  return kvevict_plane_head_major(array->bytes, KVEVICT_DTYPE_F16, kTokens,
+                                  kDim);
 }
 
 static recorded* Load(void) {
@@ -120,14 +116,8 @@ static void ScoreView(const kvevict_geometry* geometry,
   test_plan* p = test_plan_create_for(target, policy, geometry,
                                       KVEVICT_OPERATION_SCORE, 2);
   test_plan_poison(p, 0xFF);
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
-  job.n_tokens = kTokens;
-  job.view = view;
-  job.inputs = inputs;
-  job.scores = scores;
-  job.scores_len = kHeads * kTokens;
-  EXPECT_OK(
-      kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes, NULL));
+  kvevict_score_job job = test_score_job(kTokens, view, inputs, scores, kHeads);
+  EXPECT_OK(test_score_jobs(p, &job, 1));
   test_plan_destroy(p);
 }
 
@@ -159,9 +149,8 @@ static void ScoreProducts(const recorded* r, const char* target,
   geometry.rope_inv_freq_len = 1;
   kvevict_view view = KVEVICT_VIEW_INIT;
   view.n_kv_heads = kHeads;
-  view.k = test_floats_plane(products, kTokens * kSketch);
-  view.k.head_dim = kSketch;
-  view.k.token_stride_bytes = (int64_t)(kSketch * sizeof(float));
+  view.k =
+      kvevict_plane_head_major(products, KVEVICT_DTYPE_F32, kTokens, kSketch);
   ScoreView(&geometry, &view, NULL, target, policy, scores);
 }
 

@@ -93,14 +93,8 @@ Test(vectors, redundancy_is_the_published_one) {
   view.k = test_npy_plane(&v.k, KVEVICT_DTYPE_F32);
   test_plan* p = test_plan_create("custom:sink=0,redundancy=1", &geometry,
                                   KVEVICT_OPERATION_SCORE, 1);
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
-  job.n_tokens = n;
-  job.view = &view;
-  job.inputs = &inputs;
-  job.scores = scores;
-  job.scores_len = (size_t)n_heads * n;
-  EXPECT_OK(
-      kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes, NULL));
+  kvevict_score_job job = test_score_job(n, &view, &inputs, scores, n_heads);
+  EXPECT_OK(test_score_jobs(p, &job, 1));
   for (size_t i = 0; i < (size_t)n_heads * n; ++i) {
     const float want = ((const float*)theirs.bytes)[i];
     EXPECT(fabsf(-scores[i] - want) <= 2e-5f * want,
@@ -126,8 +120,7 @@ Test(vectors, compaction_reproduces_published_rows) {
   view.n_kv_heads = v.k.shape[0];
   view.k = test_npy_plane(&v.k, KVEVICT_DTYPE_F16);
   view.v = test_npy_plane(&v.v, KVEVICT_DTYPE_F16);
-  kvevict_context* context = NULL;
-  EXPECT_OK(kvevict_context_create(NULL, &context));
+  kvevict_context* const context = test_context();
   EXPECT_OK(test_compact(context, &view, v.k.shape[1],
                          (const int32_t*)keep.bytes, keep.shape[1],
                          keep.shape[0]));
@@ -142,7 +135,6 @@ Test(vectors, compaction_reproduces_published_rows) {
                v_out.bytes + h * head_bytes, head_bytes) == 0,
         "V of head %u", h);
   }
-  kvevict_context_destroy(context);
   test_npy_plane_free(&view.k);
   test_npy_plane_free(&view.v);
   test_npy_free(&keep);

@@ -180,10 +180,8 @@ typedef struct vector_inputs {
 } vector_inputs;
 
 static kvevict_plane FloatsPlane(const test_npy* array, uint32_t n_rows) {
-  kvevict_plane plane =
-      test_floats_plane((const float*)array->bytes, n_rows * array->shape[1]);
-  plane.head_dim = array->shape[1];
-  plane.token_stride_bytes = (int64_t)(array->shape[1] * sizeof(float));
+  kvevict_plane plane = kvevict_plane_head_major(
+      (const float*)array->bytes, KVEVICT_DTYPE_F32, n_rows, array->shape[1]);
   return plane;
 }
 
@@ -355,8 +353,7 @@ static void RunCase(const vector_case* c, const vector_files* v,
   job.inputs = &given.inputs;
   job.scores = scores;
   job.scores_len = n_scores;
-  EXPECT_OK(
-      kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes, NULL));
+  EXPECT_OK(test_score_jobs(p, &job, 1));
   ExpectScores(v, p->policy_handle, scores);
   test_plan_destroy(p);
 

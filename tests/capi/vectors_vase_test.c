@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "kvevict/kvevict.h"
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 #include "tests/capi/support/inputs.h"
@@ -54,18 +55,13 @@ Test(vectors, vase_keeps_what_its_authors_code_keeps) {
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   inputs.queries = &queries;
   static float scores[kHeads * kTokens];
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
-  job.n_tokens = kTokens;
-  job.view = &view;
-  job.inputs = &inputs;
-  job.scores = scores;
-  job.scores_len = kHeads * kTokens;
+  kvevict_score_job job =
+      test_score_job(kTokens, &view, &inputs, scores, kHeads);
   test_plan* plan = test_plan_create(
       "vase-attnv-original:budget=48,window=16,secure_values=4,margin=15,"
       "draw=no",
       &geometry, KVEVICT_OPERATION_SCORE, 1);
-  EXPECT_OK(kvevict_score(plan->plan, &job, 1, plan->workspace,
-                          plan->workspace_bytes, NULL));
+  EXPECT_OK(test_score_jobs(plan, &job, 1));
   test_plan_destroy(plan);
   const float* const theirs = (const float*)p.bytes;
   uint32_t n_compared = 0;

@@ -6,6 +6,7 @@
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
+#include "tests/capi/support/plan.h"
 #include "tests/capi/support/undo.h"
 
 enum { kBlocks = 4, kBlock = 4 };
@@ -173,8 +174,7 @@ Test(view_blocks, shared_ones_are_not_written) {
   test_cache* c = test_cache_create(&spec, &random);
   test_cache* to = test_cache_create(&spec, &random);
   test_cache* before = test_cache_clone(c);
-  kvevict_context* context = NULL;
-  EXPECT_OK(kvevict_context_create(NULL, &context));
+  kvevict_context* const context = test_context();
   int32_t slots[2] = {33, 40};
   const kvevict_keep_lists keep = test_lists(slots, 2, 1);
   kvevict_move move = KVEVICT_MOVE_INIT;
@@ -198,7 +198,6 @@ Test(view_blocks, shared_ones_are_not_written) {
   to->view.n_shared_blocks = 1;
   EXPECT_INVALID(kvevict_compact(context, &move, 1, NULL, 0, NULL),
                  "destination: n_shared_blocks 1");
-  kvevict_context_destroy(context);
   test_cache_destroy(c);
   test_cache_destroy(to);
   test_cache_destroy(before);

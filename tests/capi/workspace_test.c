@@ -40,16 +40,8 @@ Test(workspace, of_any_size_gives_the_same_scores) {
   const char* target = NULL;
   for (uint32_t t = 0; (target = kvevict_simd_target_at(t)) != NULL; ++t) {
     for (int p = 0; p < 3; ++p) {
-      test_scene_spec spec = {kScoring[p],
-                              6,
-                              2,
-                              40,
-                              700,
-                              KVEVICT_DTYPE_F32,
-                              KVEVICT_DTYPE_BF16,
-                              TEST_TOKEN_MAJOR,
-                              1,
-                              0.0f};
+      test_scene_spec spec = test_scene_of(kScoring[p], 6, 2, 40, 700);
+      spec.k_dtype = KVEVICT_DTYPE_BF16;
       test_scene* s = test_scene_create_for(target, &spec, 1);
       float* expected = test_scene_score(s);
       test_scene_destroy(s);
@@ -126,16 +118,8 @@ Test(workspace, on_rows_of_the_cache_is_refused) {
 }
 
 Test(workspace, on_keys_that_are_scored_is_refused) {
-  const test_scene_spec spec = {"snapkv:budget=50,window=9",
-                                6,
-                                2,
-                                40,
-                                700,
-                                KVEVICT_DTYPE_F32,
-                                KVEVICT_DTYPE_BF16,
-                                TEST_TOKEN_MAJOR,
-                                1,
-                                0.0f};
+  const test_scene_spec spec =
+      test_scene_of("snapkv:budget=50,window=9", 6, 2, 40, 700);
   test_scene* s = test_scene_create_for(NULL, &spec, 1);
   void* const own = s->plan->workspace;
   float* const scores = malloc(test_scene_scores_len(s) * sizeof(float));
@@ -222,16 +206,11 @@ Test(workspace, of_any_size_gives_the_same_scores_whatever_the_heads) {
       const heads n = kHeads[h];
       /* Two KV heads prove as much as eight. */
       const uint32_t n_kv_heads = n.n_kv_heads < 2 ? n.n_kv_heads : 2;
-      test_scene_spec spec = {SnapKv(kWindows[w]),
-                              n.n_q_heads / n.n_kv_heads * n_kv_heads,
-                              n_kv_heads,
-                              n.k_head_dim,
-                              kWindows[w] + 150,
-                              KVEVICT_DTYPE_BF16,
-                              KVEVICT_DTYPE_BF16,
-                              TEST_TOKEN_MAJOR,
-                              1,
-                              0.0f};
+      test_scene_spec spec = test_scene_of(
+          SnapKv(kWindows[w]), n.n_q_heads / n.n_kv_heads * n_kv_heads,
+          n_kv_heads, n.k_head_dim, kWindows[w] + 150);
+      spec.q_dtype = KVEVICT_DTYPE_BF16;
+      spec.k_dtype = KVEVICT_DTYPE_BF16;
       test_scene* s = test_scene_create_for(target, &spec, 1);
       float* expected = test_scene_score(s);
       test_scene_destroy(s);

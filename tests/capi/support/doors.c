@@ -12,19 +12,31 @@ kvevict_keep_lists test_lists(const int32_t* slots, uint32_t n,
   return lists;
 }
 
+kvevict_score_job test_score_job(uint32_t n_tokens, const kvevict_view* view,
+                                 const kvevict_signal_inputs* inputs,
+                                 float* scores, uint32_t n_heads) {
+  return (kvevict_score_job){.struct_size = sizeof(kvevict_score_job),
+                             .n_tokens = n_tokens,
+                             .view = view,
+                             .inputs = inputs,
+                             .scores = scores,
+                             .scores_len = (size_t)n_heads * n_tokens};
+}
+
+kvevict_status test_score_jobs(const test_plan* plan,
+                               const kvevict_score_job* jobs, size_t jobs_len) {
+  return kvevict_score(plan->plan, jobs, jobs_len, plan->workspace,
+                       plan->workspace_bytes, NULL);
+}
+
 kvevict_status test_score(const test_plan* plan, const kvevict_plane* queries,
                           const kvevict_view* view, uint32_t n_tokens,
                           float* scores, size_t scores_len) {
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   inputs.queries = queries;
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
-  job.n_tokens = n_tokens;
-  job.view = view;
-  job.inputs = &inputs;
-  job.scores = scores;
+  kvevict_score_job job = test_score_job(n_tokens, view, &inputs, scores, 1);
   job.scores_len = scores_len;
-  return kvevict_score(plan->plan, &job, 1, plan->workspace,
-                       plan->workspace_bytes, NULL);
+  return test_score_jobs(plan, &job, 1);
 }
 
 kvevict_status test_select(const test_plan* plan, uint32_t layer,

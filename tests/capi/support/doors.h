@@ -12,7 +12,16 @@
 kvevict_keep_lists test_lists(const int32_t* slots, uint32_t n,
                               uint32_t n_lists);
 
-/* kvevict_score() of layer 0 by a plan made to score. */
+/* A job of layer 0 for scores [n_heads, n_tokens]. */
+kvevict_score_job test_score_job(uint32_t n_tokens, const kvevict_view* view,
+                                 const kvevict_signal_inputs* inputs,
+                                 float* scores, uint32_t n_heads);
+
+/* kvevict_score() by a plan made to score, in its workspace. */
+kvevict_status test_score_jobs(const test_plan* plan,
+                               const kvevict_score_job* jobs, size_t jobs_len);
+
+/* kvevict_score() of layer 0 by queries. */
 kvevict_status test_score(const test_plan* plan, const kvevict_plane* queries,
                           const kvevict_view* view, uint32_t n_tokens,
                           float* scores, size_t scores_len);

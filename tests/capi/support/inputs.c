@@ -14,10 +14,7 @@ kvevict_plane test_floats_plane(const float* numbers, uint64_t stride) {
 
 kvevict_plane test_rows_plane(const float* rows, uint32_t n_heads,
                               uint32_t head_dim) {
-  kvevict_plane plane = test_floats_plane(rows, head_dim);
-  plane.head_dim = head_dim;
-  plane.token_stride_bytes = n_heads * plane.head_stride_bytes;
-  return plane;
+  return kvevict_plane_token_major(rows, KVEVICT_DTYPE_F32, n_heads, head_dim);
 }
 
 void test_give_scores(kvevict_evict_options* options, test_inputs* inputs,
@@ -31,14 +28,6 @@ void test_give_scores(kvevict_evict_options* options, test_inputs* inputs,
   }
   options->inputs = inputs->inputs;
   options->inputs_len = n_layers;
-}
-
-static kvevict_plane RowsPlane(const float* numbers, uint32_t n_rows,
-                               uint32_t head_dim) {
-  kvevict_plane plane = test_floats_plane(numbers, (uint64_t)n_rows * head_dim);
-  plane.head_dim = head_dim;
-  plane.token_stride_bytes = (int64_t)(head_dim * sizeof(float));
-  return plane;
 }
 
 void test_give_statistics(const kvevict_layer_geometry* layer, uint32_t number,
@@ -56,8 +45,8 @@ void test_give_statistics(const kvevict_layer_geometry* layer, uint32_t number,
   EXPECT(layer->n_q_heads * dim * dim <= kMost &&
              layer->n_kv_heads * stride <= kMost,
          "%u heads of %u", layer->n_q_heads, dim);
-  planes[0] = RowsPlane(first, 1, dim);
-  planes[1] = RowsPlane(first, dim, dim);
+  planes[0] = kvevict_plane_head_major(first, KVEVICT_DTYPE_F32, 1, dim);
+  planes[1] = kvevict_plane_head_major(first, KVEVICT_DTYPE_F32, dim, dim);
   planes[2] = test_floats_plane(first, stride);
   inputs->query_mean = &planes[0];
   inputs->query_covariance = number % 3 == 2 ? NULL : &planes[1];

@@ -27,6 +27,12 @@ kvevict_layer_geometry test_layer(uint32_t n_q_heads, uint32_t n_kv_heads,
   return layer;
 }
 
+kvevict_context* test_context(void) {
+  static kvevict_context* context;
+  if (context == NULL) EXPECT_OK(kvevict_context_create(NULL, &context));
+  return context;
+}
+
 test_plan* test_plan_create(const char* policy,
                             const kvevict_geometry* geometry,
                             kvevict_operation operation, uint32_t n_threads) {

@@ -14,6 +14,9 @@ kvevict_geometry test_geometry(uint32_t n_layers, uint32_t max_tokens,
 kvevict_layer_geometry test_layer(uint32_t n_q_heads, uint32_t n_kv_heads,
                                   uint32_t k_head_dim, uint32_t v_head_dim);
 
+/* A context for the CPU with default options, which lives as long as the process. */
+kvevict_context* test_context(void);
+
 typedef struct test_plan {
   kvevict_context* context;
   kvevict_plan* plan;

@@ -6,6 +6,20 @@
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 
+test_scene_spec test_scene_of(const char* policy, uint32_t n_q_heads,
+                              uint32_t n_kv_heads, uint32_t head_dim,
+                              uint32_t n_tokens) {
+  return (test_scene_spec){.policy = policy,
+                           .n_q_heads = n_q_heads,
+                           .n_kv_heads = n_kv_heads,
+                           .head_dim = head_dim,
+                           .n_tokens = n_tokens,
+                           .q_dtype = KVEVICT_DTYPE_F32,
+                           .k_dtype = KVEVICT_DTYPE_F32,
+                           .layout = TEST_TOKEN_MAJOR,
+                           .n_threads = 1};
+}
+
 test_scene* test_scene_create(const test_scene_spec* spec, uint64_t seed) {
   return test_scene_create_for(NULL, spec, seed);
 }

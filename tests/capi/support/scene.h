@@ -26,6 +26,11 @@ typedef struct test_scene_spec {
   float softmax_scale;
 } test_scene_spec;
 
+/* With f32 in a token-major cache, one thread and the usual scale. */
+test_scene_spec test_scene_of(const char* policy, uint32_t n_q_heads,
+                              uint32_t n_kv_heads, uint32_t head_dim,
+                              uint32_t n_tokens);
+
 /* Keys and queries depend on the seed, shapes and dtypes, not on the layout. */
 test_scene* test_scene_create(const test_scene_spec* spec, uint64_t seed);
 test_scene* test_scene_create_for(const char* simd_target,
