@@ -5,6 +5,7 @@
 #include "attention.h"
 #include "counts.cuh"
 #include "device.cuh"
+#include "few_products.cuh"
 
 namespace kvevict::cuda {
 
@@ -14,10 +15,6 @@ constexpr uint32_t kFewLanes = 16;  // threads of a key
 constexpr uint32_t kFewWarps = kAttendThreads / 32;
 // Keys or values that a team of threads loads at once.
 constexpr uint32_t FewAtOnce(uint32_t n_rows) { return kFewLanes / n_rows; }
-
-struct alignas(16) FewFloats {
-  float x[4];
-};
 
 // The rows of a block, in shared memory.
 struct FewRows {
@@ -60,9 +57,7 @@ KV_DEVICE bool AllSee(const FewPart& part, const FewRows& rows, uint32_t first,
   return true;
 }
 
-// Loads a row's query as f32, zeros if it is missing. The elements of a load
-// are in groups of four, and each group of all loads is contiguous, in the
-// order in which lanes read them.
+// Loads a row's query as f32, zeros if it is missing.
 template <class Tag>
 KV_DEVICE void LoadQuery(Tag, const AttendParams& p, const CacheRow& row,
                          uint32_t r, float* queries) {
@@ -76,8 +71,7 @@ KV_DEVICE void LoadQuery(Tag, const AttendParams& p, const CacheRow& row,
                         FindElement(query, p.queries, e));
       });
     }
-    const uint32_t four = r * (Tag::kPer16 / 4) + e % Tag::kPer16 / 4;
-    queries[(four * n_loads + e / Tag::kPer16) * 4 + e % 4] = v;
+    queries[FewPlace<Tag::kPer16>(r, e, n_loads)] = v;
   }
 }
 
@@ -102,7 +96,6 @@ KV_DEVICE void FindLogits(Tag tag, const FewPart& part, uint32_t first,
                           uint32_t last, const float* queries, float* logits) {
   constexpr uint32_t kTeams = kAttendThreads / kFewLanes;
   constexpr uint32_t kAtOnce = FewAtOnce(kRows);
-  constexpr uint32_t kFours = Tag::kPer16 / 4;
   const CacheRows& rows = part.p.keys;
   const uint32_t lane = threadIdx.x % kFewLanes;
   const uint32_t n_loads = rows.head_dim / Tag::kPer16;
@@ -126,22 +119,7 @@ KV_DEVICE void FindLogits(Tag tag, const FewPart& part, uint32_t first,
       for (uint32_t s = 0; s < kAtOnce; ++s) {
         Unpack(tag, keys[s], words[s], v[s]);
       }
-#pragma unroll
-      for (uint32_t four = 0; four < kFours; ++four) {
-#pragma unroll
-        for (uint32_t r = 0; r < kRows; ++r) {
-          const FewFloats q = *reinterpret_cast<const FewFloats*>(
-              &queries[((r * kFours + four) * n_loads + load) * 4]);
-#pragma unroll
-          for (uint32_t s = 0; s < kAtOnce; ++s) {
-            float& sum = sums[s * kRows + r];
-#pragma unroll
-            for (uint32_t j = 0; j < 4; ++j) {
-              sum = Fma(q.x[j], v[s][four * 4 + j], sum);
-            }
-          }
-        }
-      }
+      AddFewProducts<kRows>(v, load, n_loads, queries, sums);
     }
     const float product = SumAcross(sums, lane);
     const uint32_t slot = mine + lane / kRows;

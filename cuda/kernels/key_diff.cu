@@ -212,9 +212,9 @@ KV_KERNEL(add_key_sums, KeyDiffParams, kDiffThreads, 4) {
 // n_layers). p.keys.lanes threads share a row, and each has its part of
 // kDiffRows rows. Reads every key once and writes 4 bytes per key.
 KV_KERNEL(key_diffs, KeyDiffParams, kDiffThreads,
-          (kDTypesOfRows >> kU4 & 1) ? 2
-          : kReadsQuantized          ? 3
-                                     : 4) {
+          ((kDTypesOfRows >> kU4 | kDTypesOfRows >> kE4M3) & 1) ? 2
+          : kReadsQuantized                                     ? 3
+                                                                : 4) {
   const KeyDiffLayer& layer = p.layers[blockIdx.z];
   const uint32_t head = blockIdx.y;
   const uint32_t n_tokens =

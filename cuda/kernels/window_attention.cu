@@ -114,7 +114,7 @@ KV_KERNEL(window_lse, ScoreParams, kThreads, kShape.blocks_per_sm) {
   KV_SHARED(uint32_t, visible_keys, kBlockRows);
   KV_SHARED(RowSum, group_sums, kShape.key_groups * kBlockRows);
   const Work work = WorkOfBlock(p);
-  if (work.n_tiles == 0 || KnowsLse(work)) return;
+  if (work.n_tiles() == 0 || KnowsLse(work)) return;
   Products products(work);
 
   for (uint32_t block = 0; block < kShape.n_blocks; ++block) {
@@ -125,7 +125,7 @@ KV_KERNEL(window_lse, ScoreParams, kThreads, kShape.blocks_per_sm) {
     RowSum rows[kLaneRows];
     for (uint32_t i = 0; i < kLaneRows; ++i) rows[i] = NoKeys();
     products.Meet();
-    for (uint32_t tile = 0; tile < work.n_tiles; ++tile) {
+    for (uint32_t tile = 0; tile < work.n_tiles(); ++tile) {
       products.NextTile(tile);
       if (TouchesWindow(work, tile)) {
         SumTile<true>(work, products, visible_keys, tile, rows);
@@ -160,7 +160,7 @@ KV_KERNEL(window_scores, ScoreParams, kThreads, kShape.blocks_per_sm) {
   KV_SHARED(float, key_sums, kSlotFloats*(kSpreads ? 2 : 1));
   const Work work = WorkOfBlock(p);
   Measured measured;
-  if (work.n_tiles == 0) {
+  if (work.n_tiles() == 0) {
     if (KV_MEASURE != 0 && threadIdx.x == 0) StoreMeasured(work, measured);
     return;
   }
@@ -180,7 +180,7 @@ KV_KERNEL(window_scores, ScoreParams, kThreads, kShape.blocks_per_sm) {
 
     // The sums of a tile are in one buffer while the previous tile is stored
     // from the other, so one barrier per tile suffices for both.
-    for (uint32_t tile = 0; tile < work.n_tiles; ++tile) {
+    for (uint32_t tile = 0; tile < work.n_tiles(); ++tile) {
       products.NextTile(tile);
       if constexpr (KV_OUT == 3) {
         if (HasPadding(work) || TouchesWindow(work, tile)) {
@@ -203,7 +203,7 @@ KV_KERNEL(window_scores, ScoreParams, kThreads, kShape.blocks_per_sm) {
     }
     BlockSync();
     if constexpr (KV_OUT != 3) {
-      StoreScores(work, block, work.n_tiles - 1, key_sums, measured);
+      StoreScores(work, block, work.n_tiles() - 1, key_sums, measured);
     }
   }
   if constexpr (KV_MEASURE != 0) {

@@ -7,6 +7,7 @@
 // KV_PART, KV_CHUNKS, KV_LISTED, KV_SPREAD, KV_MEASURE, KV_LOGIT_HEADS, and
 // KV_OUT 3. Key rows are packed, and begin at multiples of 16 bytes.
 #include "device.cuh"
+#include "few_products.cuh"
 #include "tanh.cuh"
 #include "window_attention_few.h"
 #include "window_attention_lse.cuh"
@@ -23,7 +24,6 @@ static_assert(KV_USE_MMA == 0 && KV_PART == 0 && KV_CHUNKS == 0 &&
 
 constexpr DTypeTag<KV_K_DTYPE> kKeys;
 constexpr uint32_t kPer16 = DTypeTag<KV_K_DTYPE>::kPer16;
-constexpr uint32_t kFours = kPer16 / 4;
 constexpr uint32_t kLoads = kHeadDim / kPer16;  // of a key
 // A team of lanes multiplies some keys by all rows at once.
 constexpr uint32_t kLanes = kLoads > 8 ? 16 : 8;
@@ -63,21 +63,15 @@ KV_DEVICE uint32_t EndOfSplit(const Work& work) {
 
 // ---- Logits ----
 
-struct alignas(16) FourFloats {
-  float x[4];
-};
-
-// Loads the queries as f32. The elements that meet a load of a key are in
-// groups of four, and each group of all loads is contiguous, in the order in
-// which lanes read them.
+// Loads the queries as f32.
 KV_DEVICE void LoadQueries(const Work& work, float* queries) {
   for (uint32_t i = threadIdx.x; i < kRows * kHeadDim; i += kFewRowThreads) {
     const uint32_t row = i / kHeadDim;
     const uint32_t e = i % kHeadDim;
     const ElementPlace place = {e * work.p.query_element_stride, 0, 0, e};
     const uint64_t address = QueryAddress(work, 0, RowInTiles(row));
-    const uint32_t four = row * kFours + e % kPer16 / 4;
-    queries[(four * kLoads + e / kPer16) * 4 + e % 4] =
+    const uint32_t to = FewPlace<kPer16>(row, e, kLoads);
+    queries[to] =
         ToFloat<KV_Q_DTYPE>(LoadCode(DTypeTag<KV_Q_DTYPE>(), address, place));
   }
 }
@@ -112,22 +106,7 @@ KV_DEVICE void MultiplyLoad(const Bytes16 (&words)[kAtOnce], uint32_t load,
   for (uint32_t s = 0; s < kAtOnce; ++s) {
     Unpack(kKeys, CacheRow{}, words[s], v[s]);
   }
-#pragma unroll
-  for (uint32_t four = 0; four < kFours; ++four) {
-#pragma unroll
-    for (uint32_t r = 0; r < kRows; ++r) {
-      const FourFloats q = *reinterpret_cast<const FourFloats*>(
-          &queries[((r * kFours + four) * kLoads + load) * 4]);
-#pragma unroll
-      for (uint32_t s = 0; s < kAtOnce; ++s) {
-        float& sum = sums[s * kRows + r];
-#pragma unroll
-        for (uint32_t j = 0; j < 4; ++j) {
-          sum = Fma(q.x[j], v[s][four * 4 + j], sum);
-        }
-      }
-    }
-  }
+  AddFewProducts<kRows>(v, load, kLoads, queries, sums);
 }
 
 // The first kOwnSums of x become a lane's own, summed over the team.
@@ -237,7 +216,7 @@ KV_KERNEL(few_logits, ScoreParams, kFewRowThreads, 2) {
   KV_SHARED(float, queries, kRows* kHeadDim);
   KV_SHARED(RowSum, row_sums, kRows * kTeamKeys);
   const Work work = WorkOfBlock(p);
-  if (work.n_tiles == 0) return;
+  if (work.n_tiles() == 0) return;
   const uint32_t end = EndOfSplit(work);
   const uint32_t lane = threadIdx.x % kLanes;
   const uint32_t first = threadIdx.x / kLanes * kAtOnce;  // of a step's keys
@@ -305,7 +284,7 @@ KV_KERNEL(few_scores, ScoreParams, kFewRowThreads, 4) {
   KV_SHARED(float, references, kRows);
   KV_SHARED(uint32_t, n_visible, kRows);
   const Work work = WorkOfBlock(p);
-  if (work.n_tiles == 0) return;
+  if (work.n_tiles() == 0) return;
   if (threadIdx.x < kRows) {
     references[threadIdx.x] = RowReference(work, 0, RowInTiles(threadIdx.x));
     n_visible[threadIdx.x] = VisibleKeys(work, 0, RowInTiles(threadIdx.x));

@@ -152,7 +152,7 @@ class Products {
     if (tile == 0) {
       for (uint32_t i = 0; i + 1 < kStages; ++i) CopySlice(tile, i);
     }
-    if (tile + 1 < work_.n_tiles) FindKeys(tile + 1);
+    if (tile + 1 < work_.n_tiles()) FindKeys(tile + 1);
     for (Chunk& chunk : chunks_) chunk = {};
 #pragma unroll 1
     for (uint32_t i = 0; i < kCopiedSlices; ++i) {
@@ -178,7 +178,7 @@ class Products {
       ++tile;
       slice -= kCopiedSlices;
     }
-    if (tile < work_.n_tiles) {
+    if (tile < work_.n_tiles()) {
       CopyRows<kBlockRows>(query_rows_, slice * 8, to);
       CopyRows<kTileKeys>(KeysOf(tile), slice * 8,
                           to + CopiedSlice::kQueryFloats);

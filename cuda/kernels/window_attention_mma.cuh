@@ -31,7 +31,8 @@ class Products {
   static constexpr bool kMayOverlap =
       kChunksPerWarp > 4 && kChunksPerWarp % 2 == 0 && !kSplits &&
       !kReadsQuantized && !kSpreads && KV_PAGED == 0 && KV_RAGGED == 0 &&
-      KV_OUT == 0 && KV_SOFTCAP == 0 && KV_BIAS == 0 && KV_MEASURE == 0;
+      KV_OUT == 0 && KV_LISTED == 0 && KV_SOFTCAP == 0 && KV_BIAS == 0 &&
+      KV_MEASURE == 0;
 
   KV_DEVICE explicit Products(const Work& work) : work_(work) {
     KV_DYNAMIC_SHARED(buffers);
@@ -74,7 +75,7 @@ class Products {
     // Codes are stored by the threads themselves.
     if constexpr (!kReadsQuantized) CopyAsyncWait<0>();
     BlockSync();
-    if (tile + 1 < work_.n_tiles) {
+    if (tile + 1 < work_.n_tiles()) {
       StartTile(tile + 1);
       FindKeyRows(tile + 2);
       FindScales(tile + 1);

@@ -80,7 +80,7 @@ struct Work {
   const ScoreLayer& layer;
   uint32_t kv_head;
   uint32_t first_key;
-  uint32_t n_tiles;
+  uint32_t tiles;
 
   // Tokens of the head up to the last row's own, or to the chunk's end. Loaded
   // again at every use, because registers are scarce.
@@ -98,6 +98,18 @@ struct Work {
     }
     return KV_PART != 0 ? n - p.n_after : n;
   }
+
+  KV_DEVICE uint32_t CountTiles(uint32_t first) const {
+    const uint32_t n = n_tokens();
+    uint32_t n_keys = first < n ? n - first : 0;
+    if (n_keys > p.keys_per_split) n_keys = p.keys_per_split;
+    return CeilDiv(n_keys, kTileKeys);
+  }
+
+  // Tiles of the split. A loop over row blocks leaves no register for it.
+  KV_DEVICE uint32_t n_tiles() const {
+    return kShape.n_blocks > 1 ? CountTiles(Afresh(first_key)) : tiles;
+  }
 };
 
 KV_DEVICE Work WorkOfBlock(const ScoreParams& p) {
@@ -105,10 +117,7 @@ KV_DEVICE Work WorkOfBlock(const ScoreParams& p) {
   const uint32_t first =
       (KV_CHUNKS != 0 ? p.n_first : 0) + blockIdx.x * p.keys_per_split;
   Work work = {p, layer, blockIdx.y, first, 0};
-  const uint32_t n_tokens = work.n_tokens();
-  uint32_t n_keys = first < n_tokens ? n_tokens - first : 0;
-  if (n_keys > p.keys_per_split) n_keys = p.keys_per_split;
-  work.n_tiles = CeilDiv(n_keys, kTileKeys);
+  work.tiles = work.CountTiles(first);
   return work;
 }
 

@@ -100,20 +100,27 @@ std::vector<Row> AttentionRows(const Scale& scale) {
       }
     }
   }
+  const auto add_batch = [&](const Model& model, const Format& format,
+                             uint32_t n_queries) {
+    Attention a{{scale.Of(model)}, n_queries};
+    a.cache.n_sequences = scale.Sequences(32);
+    a.cache.n_tokens = scale.Tokens(2048);
+    a.cache.format = format;
+    add(a, "32 sequences of 2048 slots");
+  };
+  // One query of every format and model first, then batches.
+  constexpr int kOfOneQuery = 7 * 3 * 2;
   std::vector<Row> single = std::move(rows);
-  rows.clear();
-  for (const Format& format : {kBf16, kFp8, kU4, kKivi}) {
-    for (const Model& model : {k128, k256Group6, k256Group8}) {
-      Attention a{{scale.Of(model)}, 1};
-      a.cache.n_sequences = scale.Sequences(32);
-      a.cache.n_tokens = scale.Tokens(2048);
-      a.cache.format = format;
-      add(a, "32 sequences of 2048 slots");
+  rows.assign(single.begin(), single.begin() + kOfOneQuery);
+  for (const Model& model : {k128, k256Group6, k256Group8}) {
+    for (const Format& format : {kBf16, kFp8, kU4, kKivi, kF16, kU8, kQ8}) {
+      add_batch(model, format, 1);
+    }
+    for (const uint32_t n_queries : {4u, 2u, 3u}) {
+      add_batch(model, kBf16, n_queries);
     }
   }
-  // One query of every format and model first, then batches.
-  rows.insert(rows.begin(), single.begin(), single.begin() + 42);
-  rows.insert(rows.end(), single.begin() + 42, single.end());
+  rows.insert(rows.end(), single.begin() + kOfOneQuery, single.end());
   return rows;
 }
 

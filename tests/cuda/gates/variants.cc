@@ -35,6 +35,7 @@ const Attention kAttention[] = {
     {kF16, kF16, 128, 32, 8, true, kMaxOfGroup},
     {kBF16, kBF16, 64, 64, 8, false, kRowPerHead},
     {kBF16, kBF16, 128, 64, 16, true, kSumOfGroup},  // several row blocks
+    {kBF16, kBF16, 128, 64, 8, false, kSumOfGroup},
     {kF16, kF16, 96, 16, 1, false, kSumOfGroup},
     {kBF16, kBF16, 256, 32, 4, false, kMaxOfGroup},
     {kF16, kF16, 256, 64, 2, true, kSumOfGroup},
@@ -124,6 +125,9 @@ const Attention kAttention[] = {
     {kF16, kF16, 128, 256, 8, true, kRowPerHead, true, {"KV_PART"}},
     {kBF16, kBF16, 256, 128, 4, true, kRowPerHead, true, {"KV_PART"}},
     {kF32, kF32, 128, 256, 4, true, kRowPerHead, true, {"KV_PART"}},
+    // Rows of a list.
+    {kBF16, kBF16, 128, 128, 4, false, kSumOfGroup, false, {"KV_LISTED"}},
+    {kF32, kBF16, 256, 64, 8, true, kSumOfGroup, true, {"KV_LISTED"}},
     // Chunks of 256: whole, and long rows in parts.
     {kBF16, kBF16, 128, 256, 4, false, kSumOfGroup, false, {"KV_CHUNKS"}},
     {kF16, kF16, 128, 256, 8, true, kMaxOfGroup, true, {"KV_CHUNKS"}},

@@ -1,7 +1,8 @@
-// How window_attention.h cuts the work of a launch.
+// How window_attention.h and attention.h cut the work of a launch.
 #include <cstdio>
 #include <initializer_list>
 
+#include "cuda/kernels/attention.h"
 #include "cuda/kernels/window_attention.h"
 #include "cuda/kernels/window_attention_few.h"
 
@@ -71,6 +72,22 @@ void WorkspaceIsUnderTwoPercent() {
   KV_EXPECT((score_bytes + lse_bytes) * 50 < k_bytes);
 }
 
+// A layer has up to 256 blocks of 64 slots at least, and half as many where it has
+// tiles for all. n_others: KV heads times blocks of rows.
+void SplitsOfAttentionFillAGpu(uint32_t n_tokens, uint32_t n_others) {
+  char what[64];
+  std::snprintf(what, sizeof(what), "%u tokens, %u others", n_tokens, n_others);
+  const uint32_t most = MostSplits(n_others);
+  const uint32_t slots = SlotsOfSplit(n_tokens, most);
+  const uint64_t n_splits = SplitsOf(n_tokens, most);
+  KV_EXPECT(slots >= 64 && slots % 64 == 0);
+  KV_EXPECT(n_splits * slots >= n_tokens && (n_splits - 1) * slots < n_tokens);
+  const uint64_t n_blocks = n_splits * n_others;
+  KV_EXPECT(n_splits == 1 || n_blocks <= 256);
+  const uint64_t n_tiles = uint64_t{n_tokens} / 64 * n_others;
+  KV_EXPECT(n_tiles < 256 || 2 * n_blocks > 256);
+}
+
 void TakesTheTensorCoresWhereTheyFit() {
   const char* what = "CanUseMma";
   KV_EXPECT(CanUseMma(3, 3, 128, 64, 80));
@@ -128,6 +145,11 @@ int main() {
   for (uint32_t n = 1; n < 70'000; ++n) SplitsCoverTheKeys(n);
   for (uint32_t n : {131'072u, 1'000'000u, 2'147'483'647u}) {
     SplitsCoverTheKeys(n);
+  }
+  for (uint32_t n_others : {1u, 2u, 4u, 8u, 12u, 48u, 65u, 255u, 256u, 1000u}) {
+    for (uint32_t n = 1; n < 70'000; n += n < 2000 ? 1 : 61) {
+      SplitsOfAttentionFillAGpu(n, n_others);
+    }
   }
   WorkspaceIsUnderTwoPercent();
   TakesTheTensorCoresWhereTheyFit();
