@@ -1,6 +1,7 @@
 // Entry points that edit a sequence in the middle.
 #include "capi/sequence.h"
 #include "core/evict/call.h"
+#include "core/paged/cleared_biases.h"
 #include "core/sequence/edit.h"
 #include "kvevict/edit.h"
 
@@ -36,12 +37,15 @@ Status EditPaged(PagedSequence& cached, Sequence& sequence,
   Status status = run.Ready();
   if (status.ok()) status = run.Run();
   FitRows(cached, sequence);
-  for (uint32_t l = 0; status.ok() && l < sequence.plan().n_layers(); ++l) {
-    for (uint32_t h = 0; h < sequence.call().views()[l].n_kv_heads; ++h) {
-      cached.ClearBiases(l, h, run.FirstNew(l, h), run.n_new());
+  KV_RETURN_IF_ERROR(status);
+  ClearedBiases cleared(cached.cache(), sequence.stream());
+  for (uint32_t l = 0; l < sequence.plan().n_layers(); ++l) {
+    const kvevict_view& view = sequence.call().views()[l];
+    for (uint32_t h = 0; h < view.n_kv_heads; ++h) {
+      KV_RETURN_IF_ERROR(cleared.Add(view, h, run.FirstNew(l, h), run.n_new()));
     }
   }
-  return status;
+  return cleared.Run();
 }
 
 }  // namespace

@@ -172,11 +172,6 @@ void ForEachKind(const Plan& plan, const Visit& visit) {
 Status CheckBlocks(const Plan& plan,
                    const kvevict_paged_cache_options& options) {
   KV_RETURN_IF_ERROR(CheckPagedOptions(plan, options));
-  if (FitsBiases(plan.policy()) && !plan.context().backend().on_host) {
-    return Unsupported(
-        "policy: fit bias-values: on CUDA paged caches do not write the biases "
-        "of new rows");
-  }
   Status status;
   ForEachKind(plan, [&](uint32_t l, uint32_t n_layers) {
     const uint64_t n = uint64_t{n_layers} * options.n_blocks;

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/dtype.h"
+#include "core/paged/cleared_biases.h"
 #include "core/paged/paged_sequence.h"
 #include "core/parts.h"
 #include "core/view/extent.h"
@@ -132,16 +133,27 @@ Status CopyRows(const PagedCache& cache, const CopiedRows& rows,
 
 }  // namespace
 
-void PagedSequence::ClearBiases(uint32_t layer, uint32_t head, uint32_t first,
-                                uint32_t n) {
-  if (!kHasBiases) return;
-  const kvevict_view view = CodedView(layer);
-  const kvevict_plane* const biases = BiasesOf(view);
-  if (biases == nullptr || head >= view.n_kv_heads) return;
-  for (uint32_t slot = first; slot < first + n; ++slot) {
-    std::memset(SlotAt(view, *biases, slot) + head * biases->head_stride_bytes,
-                0, sizeof(float));
+Status PagedSequence::ClearAppended(uint32_t n_tokens, Stream stream) const {
+  ClearedBiases cleared(*cache_, stream);
+  for (uint32_t l = 0; l < n_layers(); ++l) {
+    for (uint32_t head = 0; head < held_stride_; ++head) {
+      KV_RETURN_IF_ERROR(
+          cleared.Add(CodedView(l), head, Held(l)[head], n_tokens));
+    }
   }
+  return cleared.Run();
+}
+
+Status PagedSequence::ClearBiasesOf(std::span<const PagedRows> rows,
+                                    Stream stream) const {
+  ClearedBiases cleared(*cache_, stream);
+  for (const PagedRows& one : rows) {
+    for (uint32_t head = 0; IsPresent(one.k) && head < held_stride_; ++head) {
+      KV_RETURN_IF_ERROR(cleared.Add(CodedView(one.layer), head, one.first_slot,
+                                     one.n_tokens));
+    }
+  }
+  return cleared.Run();
 }
 
 Status PagedSequence::Quantize(uint32_t layer, uint32_t n_coded,
@@ -242,11 +254,9 @@ Status PagedSequence::Write(std::span<const PagedRows> rows, Stream stream) {
     if (!status.ok()) return Prefixed(status, "rows[%zu]: ", i);
   }
   KV_RETURN_IF_ERROR(OwnBlocksOf(rows, stream));
+  if (held_stride_ > 0) KV_RETURN_IF_ERROR(ClearBiasesOf(rows, stream));
   for (const PagedRows& one : rows) {
     if (one.n_tokens == 0) continue;
-    for (uint32_t head = 0; IsPresent(one.k) && head < held_stride_; ++head) {
-      ClearBiases(one.layer, head, one.first_slot, one.n_tokens);
-    }
     Place place = PlaceOf(one);
     kvevict_plane companions[kMostCompanions];
     LeavePart(one, companions, &place.view);

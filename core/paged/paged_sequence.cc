@@ -349,13 +349,18 @@ Status PagedSequence::Append(uint32_t n_tokens, Stream stream) {
       [&](uint32_t l) {
         if (n_coded(l) != NCoded(l)) WantOwn(l, FirstNew(l), NCoded(l));
       },
-      [&](uint32_t l) { return Quantize(l, n_coded(l), stream); }, stream));
+      [&] {
+        for (uint32_t l = 0; l < n_layers(); ++l) {
+          KV_RETURN_IF_ERROR(Quantize(l, n_coded(l), stream));
+        }
+        return held_stride_ > 0 ? ClearAppended(n_tokens, stream) : Status();
+      },
+      stream));
   for (uint32_t l = 0; l < n_layers(); ++l) {
     const uint32_t n = n_coded(l);
     lengths_[l] += n_tokens;
     n_recent_[l] = lengths_[l] - n;
     for (uint32_t head = 0; head < held_stride_; ++head) {
-      ClearBiases(l, head, Held(l)[head], n_tokens);
       Held(l)[head] += n_tokens;
     }
   }
@@ -371,7 +376,7 @@ Status PagedSequence::MakeRoom(std::span<const Room> layers, Stream stream) {
   KV_RETURN_IF_ERROR(Grow(
       n_slots, n_after,
       [&](uint32_t l) { WantOwn(l, layers[l].first, lengths_[l]); },
-      [](uint32_t) { return Status(); }, stream));
+      [] { return Status(); }, stream));
   for (uint32_t l = 0; l < n_layers(); ++l) lengths_[l] = n_after(l);
   return Status();
 }
@@ -407,7 +412,7 @@ Status PagedSequence::Grow(int64_t n_slots, const Coded& n_coded,
     cache_->CountSlots(n_slots);
   }
   Status status = CopyTaken(stream, has_grown);
-  for (uint32_t l = 0; status.ok() && l < n_layers(); ++l) status = then(l);
+  if (status.ok()) status = then();
   if (status.ok()) return status;
   const PagedCache::Lock lock(*cache_);
   for (uint32_t l = 0; l < n_layers(); ++l) {

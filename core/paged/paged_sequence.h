@@ -52,8 +52,6 @@ class PagedSequence {
   // Says how many slots a KV head holds, if that may be fewer than its layer.
   // Its next rows begin there.
   void SetHeld(uint32_t layer, uint32_t head, uint32_t n_slots);
-  // Makes the biases of a head's slots 0, if rows have any.
-  void ClearBiases(uint32_t layer, uint32_t head, uint32_t first, uint32_t n);
   // Reads the tables that the device has changed.
   Status ReadTables(Stream stream);
   Status Own(uint32_t first_slot, Stream stream);
@@ -101,6 +99,9 @@ class PagedSequence {
   }
   // The first slot of a row that an append adds. Only biases need it per head.
   uint32_t FirstNew(uint32_t layer) const;
+  // Clear the biases of rows that an append adds, or whose keys are written.
+  Status ClearAppended(uint32_t n_tokens, Stream stream) const;
+  Status ClearBiasesOf(std::span<const PagedRows> rows, Stream stream) const;
   void ShrinkTo(uint32_t layer, uint32_t n_coded, uint32_t n_recent);
   // The target or source of rows: the layer, or its recent rows if all of them
   // are there.
@@ -117,7 +118,7 @@ class PagedSequence {
   // Copies the tables to the device, unless that is the host.
   Status ShowTables(Stream stream) const;
   // Grows each layer l to n_coded(l) slots in blocks. own(l) marks blocks as
-  // wanted, then(l) runs at the end.
+  // wanted, then() runs at the end.
   template <typename Coded, typename WantBlocks, typename Then>
   Status Grow(int64_t n_slots, const Coded& n_coded, const WantBlocks& own,
               const Then& then, Stream stream);

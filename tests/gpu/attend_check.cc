@@ -30,8 +30,8 @@ std::vector<Case> Cases(const Effort& effort) {
   const uint32_t wide = effort.full ? 128 : 32;
   const auto shape = [&](const char* name, uint32_t q_heads, uint32_t kv_heads,
                          uint32_t dim, kvevict_dtype q, kvevict_dtype kv,
-                         Layout layout, bool has_biases = false) {
-    return Shape{name, 2, q_heads, kv_heads, dim, n, q, kv, layout, has_biases};
+                         Layout layout, float most_bias = 0.0f) {
+    return Shape{name, 2, q_heads, kv_heads, dim, n, q, kv, layout, most_bias};
   };
   return {
       {shape("bf16, token-major, decode", 8, 2, wide, bf16, bf16,
@@ -51,13 +51,13 @@ std::vector<Case> Cases(const Effort& effort) {
        effort.full ? 200u : 33u, n / 2, 20.0f, true, true},
       // Each form reads biases.
       {shape("f32, head-major, decode, biases", 4, 4, wide, f32, f32,
-             Layout::kHeadMajor, true),
+             Layout::kHeadMajor, 1.0f),
        1, 0, 30.0f, true, true},
       {shape("bf16, paged, prefill, biases", 8, 2, wide, bf16, bf16,
-             Layout::kPaged, true),
+             Layout::kPaged, 1.0f),
        effort.full ? 300u : 40u, 0, 0.0f, false, true},
       {shape("f32, ring, prefill, biases", 4, 2, 24, f32, f32,
-             Layout::kWrappedRing, true),
+             Layout::kWrappedRing, 1.0f),
        effort.full ? 200u : 33u, n / 2, 20.0f, true, false},
   };
 }

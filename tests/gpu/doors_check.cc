@@ -61,8 +61,8 @@ std::vector<DoorsCase> DoorsCases(const Effort& effort) {
   const std::string budget = effort.full ? "2048" : "60";
   const auto shape = [&](const char* name, uint32_t q_heads, uint32_t kv_heads,
                          uint32_t dim, kvevict_dtype q, kvevict_dtype kv,
-                         Layout layout, bool has_biases = false) {
-    return Shape{name, 1, q_heads, kv_heads, dim, n, q, kv, layout, has_biases};
+                         Layout layout, float most_bias = 0.0f) {
+    return Shape{name, 1, q_heads, kv_heads, dim, n, q, kv, layout, most_bias};
   };
   const kvevict_dtype f32 = KVEVICT_DTYPE_F32;
   const kvevict_dtype f16 = KVEVICT_DTYPE_F16;
@@ -99,19 +99,19 @@ std::vector<DoorsCase> DoorsCases(const Effort& effort) {
       // Biases of slots, by tensor cores and by plain multiply-adds, for few rows,
       // in parts and in chunks.
       {shape("bf16, paged, biases", heads, kv_heads, wide, bf16, bf16,
-             Layout::kPaged, true),
+             Layout::kPaged, 1.0f),
        "snapkv:budget=" + budget + ",scope=head,window=" + window},
       {shape("f32, head-major, biases", heads, kv_heads, wide, f32, f32,
-             Layout::kHeadMajor, true),
+             Layout::kHeadMajor, 1.0f),
        "snapkv:budget=" + budget + ",scope=layer,window=" + window},
       {shape("bf16, token-major, biases", heads, kv_heads, 64, bf16, bf16,
-             Layout::kTokenMajor, true),
+             Layout::kTokenMajor, 1.0f),
        "tova:budget=" + budget},
       {shape("bf16, a ring that has wrapped, biases", heads, kv_heads, wide,
-             bf16, bf16, Layout::kWrappedRing, true),
+             bf16, bf16, Layout::kWrappedRing, 1.0f),
        "h2o:budget=" + budget + ",rows=mean"},
       {shape("bf16, paged, biases", heads, kv_heads, wide, bf16, bf16,
-             Layout::kPaged, true),
+             Layout::kPaged, 1.0f),
        "non-causal:sink=5,recent=3,ends=out,weight=none,budget=" + budget},
       // Few rows, whose keys are read once.
       {shape("bf16, paged, head size 64", heads, kv_heads, 64, bf16, bf16,

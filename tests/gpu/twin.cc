@@ -69,6 +69,11 @@ Twin::Twin(const Gpu& gpu, const Shape& shape, uint64_t seed)
     FillWithValues(seed + 2 * l, shape.kv_dtype, values, layer.original.data());
     FillWithValues(seed + 3 * l, KVEVICT_DTYPE_F32, rows * RowBytes(2) / 4,
                    layer.original.data() + rows * 2 * RowBytes(0));
+    auto* const biases = reinterpret_cast<float*>(layer.original.data() +
+                                                  rows * 2 * RowBytes(0));
+    for (uint64_t i = 0; i < rows && has_biases(); ++i) {
+      biases[i] *= shape.most_bias;
+    }
     layer.queries.resize(uint64_t{max_tokens()} * shape.n_q_heads *
                          shape.head_dim * ElementBytes(shape.q_dtype));
     FillWithValues(seed + 2 * l + 1, shape.q_dtype,
@@ -92,7 +97,7 @@ Twin::Twin(const Gpu& gpu, const Shape& shape, uint64_t seed)
 }
 
 uint32_t Twin::RowBytes(uint32_t plane) const {
-  if (plane == 2) return shape_.has_biases ? sizeof(float) : kCompanionBytes;
+  if (plane == 2) return has_biases() ? sizeof(float) : kCompanionBytes;
   return PackedBytes(shape_.kv_dtype, shape_.head_dim);
 }
 
@@ -123,7 +128,7 @@ void Twin::LayOut(uint32_t, uint64_t base, kvevict_view* view,
       plane.data -=
           static_cast<uint64_t>(block_table_[0] * plane.block_stride_bytes);
     }
-    if (p == 2 && shape_.has_biases) {
+    if (p == 2 && has_biases()) {
       plane.dtype = KVEVICT_DTYPE_F32;
       plane.head_dim = 1;
       plane.role = KVEVICT_ROLE_BIAS;

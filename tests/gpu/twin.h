@@ -24,7 +24,7 @@ struct Shape {
   kvevict_dtype q_dtype;
   kvevict_dtype kv_dtype;
   Layout layout;
-  bool has_biases = false;
+  float most_bias = 0.0f;  // biases of slots are up to this above and below 0
 };
 
 constexpr uint32_t kRoomForDecoding = 64;
@@ -58,8 +58,18 @@ class Twin {
   void Restore();
   // Writes the rows of a position to a slot of every layer, as decoding does.
   void Store(uint32_t position, uint32_t slot);
-  // Copies the GPU's cache of a layer down; Row() looks into the copy.
+  // Copies the GPU's cache of a layer down.
   void Fetch(uint32_t layer);
+  // A row of plane 0 (K), 1 (V) or 2 (the companion) of a cache of f32: as it was
+  // first, and in the copy.
+  const float* FirstRow(uint32_t layer, uint32_t plane, uint32_t slot,
+                        uint32_t kv_head) const {
+    return FloatsAt(layers_[layer].original, Offset(plane, slot, kv_head));
+  }
+  const float* FetchedRow(uint32_t layer, uint32_t plane, uint32_t slot,
+                          uint32_t kv_head) const {
+    return FloatsAt(layers_[layer].fetched, Offset(plane, slot, kv_head));
+  }
   // "" or the difference between the first n_tokens slots of the fetched layer
   // and the host's.
   std::string CompareWithHost(uint32_t layer, uint32_t n_tokens) const;
@@ -75,6 +85,11 @@ class Twin {
   uint64_t CacheBytes(uint64_t n_tokens) const;
 
  private:
+  static const float* FloatsAt(const std::vector<uint8_t>& bytes,
+                               uint64_t offset) {
+    return reinterpret_cast<const float*>(&bytes[offset]);
+  }
+  bool has_biases() const { return shape_.most_bias > 0.0f; }
   struct Layer {
     std::vector<uint8_t> original;
     std::vector<uint8_t> host;
