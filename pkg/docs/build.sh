@@ -26,4 +26,4 @@ else
 fi
 mkdocs build --strict -f pkg/docs/mkdocs.yml -d "$PWD/build/site" "${theme[@]}"
 python3 pkg/docs/check_links.py build/site
-echo "build/site/index.html is ready"
+echo "build/site/index.html is ready; its search needs a server: python3 -m http.server -d build/site"

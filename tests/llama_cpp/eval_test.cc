@@ -241,6 +241,12 @@ Test(llama_eval, the_own_engine_measures_the_same) {
     cr_expect(a["full"]["bytes"] == b["full"]["bytes"]);
     for (size_t i = 0; i < 4; ++i) {
       const json &x = a["evicted"][i], &y = b["evicted"][i];
+      cr_expect(x["mass"].is_number() == (i < 2) &&
+                x["mass"].is_null() == y["mass"].is_null());
+      if (i < 2) {
+        cr_expect(std::abs(x["mass"].get<double>() - y["mass"].get<double>()) <
+                  1e-4);
+      }
       cr_expect(x["bytes"] == y["bytes"] &&
                     std::abs(x["kl"].get<double>() - y["kl"].get<double>()) <
                         1e-3 * x["kl"].get<double>() + 1e-6,
@@ -276,6 +282,55 @@ Test(llama_eval, tasks_may_be_asked_of_uneven_heads) {
         }
       }
     }
+  }
+}
+
+// A context of one kind is shorter than that of another.
+Test(llama_eval, tasks_compare_policies_on_the_same_contexts) {
+  const Files files;
+  const std::string out = OutputOf(files.Arguments(
+      "--tasks 2 --windows 0 --needles 0 --task-tokens 900 -p "
+      "snapkv:sink=0,window=170 keydiff:sink=0 --task-keep 20"));
+  const json results = files.Results();
+  size_t n_without = 0;
+  double kl = 0;
+  for (const json& task : results["tasks"]) {
+    const json& rows = task["evicted"];
+    n_without += rows.size() == 1 ? 1 : 0;
+    cr_assert(rows.back()["policy"] == "keydiff:sink=0");
+    double sum = 0;
+    for (const json& x : rows.back()["unseen"]["kl"]) sum += x.get<double>();
+    kl += sum / static_cast<double>(rows.back()["unseen"]["kl"].size()) / 16;
+  }
+  cr_assert(n_without > 0 && n_without < 16, "%zu", n_without);
+  const std::string left_out = "Left out: snapkv:sink=0,window=170 at 20 %: " +
+                               std::to_string(n_without) +
+                               " of 16 contexts have no room for it\n";
+  cr_expect(Has(out, left_out.c_str()), "%s", out.c_str());
+  std::string table;
+  std::getline(std::ifstream(files.folder + "/out/table.md"), table, '\0');
+  cr_expect(!Has(table, "| `snapkv"), "%s", table.c_str());
+  char cell[32];
+  std::snprintf(cell, sizeof cell, "| %.3f ± ", kl);
+  const size_t row = table.find("| `keydiff:sink=0` | 20 |");
+  cr_assert(row != std::string::npos);
+  cr_expect(Has(table.substr(row), cell), "%s, not %s", cell, table.c_str());
+  cr_expect(Has(out, "With 20 % of the bytes answers lose least with keydiff"),
+            "%s", out.c_str());
+}
+
+// A policy without room leaves cells of a heat map empty, and no more.
+Test(llama_eval, texts_may_be_too_short_for_every_policy) {
+  const Files files;
+  const std::string out = OutputOf(
+      files.Arguments("--tasks 1 --windows 1 --task-tokens 900 --kinds single "
+                      "--needle-tokens 400 900 -p snapkv:sink=0,window=20 "
+                      "snapkv:sink=0,window=21 --keep 50 --needle-keep 5"));
+  cr_expect(Has(out, "With 50 % of the bytes "), "%s", out.c_str());
+  const json results = files.Results();
+  cr_assert(results["needles"].size() == 10);
+  for (const json& needle : results["needles"]) {
+    cr_expect(needle["evicted"].size() == (needle["length"] == 400 ? 0 : 2));
   }
 }
 
@@ -397,8 +452,9 @@ Test(llama_eval, says_what_it_found) {
   const Files files;
   const std::string out = OutputOf(
       files.Arguments("-p snapkv streaming-llm --keep 50 10 --windows 2"));
-  cr_expect(Has(out, "left out: policy text: sink 4 + window 32 >= budget 9"),
-            "%s", out.c_str());
+  cr_expect(
+      Has(out, "left out: snapkv at 10 %: sink 4 + window 32 >= budget 9"),
+      "%s", out.c_str());
   cr_expect(Has(out, "With 50 % of the bytes ") &&
                 Has(out, "With 10 % of the bytes streaming-llm changes"),
             "%s", out.c_str());
@@ -420,10 +476,15 @@ Test(llama_eval, says_what_is_wrong) {
   };
   refused("-p snapkv:budget=40 --windows 1", 1,
           "policy \"snapkv:budget=40\": the budgets are those of --keep");
+  refused("-p snapkv:budget=5 --windows 1", 1,
+          "policy \"snapkv:budget=5\": the budgets are those of --keep");
+  refused("-p knorm --windows 0", 1, "leave nothing to measure");
+  refused("-p knorm --windows 1 --question Who?", 2, "--own-engine");
   refused("-p pyramidkv", 1, "its layers keep different numbers of tokens");
   refused("-p defensivekv", 1, "its heads keep different numbers of tokens");
   refused("--kinds all", 2, "--kinds: all not in");
-  refused("-p snapkv --keep 5", 1, "no policy has room: policy text: sink 4");
+  refused("-p snapkv --keep 5", 1,
+          "no policy has room: snapkv at 5 %: sink 4 + window 32 >= budget 4");
   refused("--windows 9", 1, "the end of window 6 of --windows 9");
   refused("--keep 0", 2, "--keep: Value 0 not in range");
   refused("--prompt 1", 2, "--prompt: Value 1 not in range");

@@ -169,6 +169,7 @@ Test(replay_program, mistakes_are_explained) {
       {"--v w", 1, "no tensor 'w' or 'w.0'; --v names another"},
       {"--policy snapkv", 2, "tensor 'q' has 6 rows"},
       {"--policy no-such", 2, "no-such"},
+      {"no-such.npy", 1, "no-such.npy: there is no such file"},
       {"--budget 0", 2, "'0' is neither a number of tokens nor a ratio"},
       {"--axes tokens", 2, "'tokens' is not one of heads-tokens, "},
   };

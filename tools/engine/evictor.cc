@@ -31,7 +31,7 @@ kvevict_layer_geometry LayerGeometry(const KvShape& cache,
 // size; nothing is allocated after this.
 Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
                  const Policy& policy, ThreadPool& pool,
-                 const char* simd_target, const Rope& rope)
+                 const char* simd_target, const Rope& rope, bool reports_mass)
     : n_layers_(cache.n_layers),
       n_q_heads_(queries.n_q_heads),
       n_kv_heads_(cache.n_kv_heads),
@@ -50,8 +50,10 @@ Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
   geometry.rope_inv_freq_len = inv_freq.size();
   geometry.rope_layout =
       rope.halves ? KVEVICT_ROPE_LAYOUT_HALF : KVEVICT_ROPE_LAYOUT_INTERLEAVED;
+  kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;
+  options.report_mass = reports_mass ? 1 : 0;
   kvevict_plan* plan = nullptr;
-  Check(kvevict_plan_create(context_.get(), &geometry, policy.get(), nullptr,
+  Check(kvevict_plan_create(context_.get(), &geometry, policy.get(), &options,
                             &plan));
   plan_.reset(plan);
 
@@ -200,6 +202,21 @@ Evictor::Report Evictor::Evict(KvCache& cache,
           .evicted = report.evicted != 0,
           .milliseconds =
               std::chrono::duration<double, std::milli>(end - start).count()};
+}
+
+float Evictor::MassKept() const {
+  std::vector<kvevict_list_report> lists;
+  for (uint32_t layer = 0; layer < n_layers_; ++layer) {
+    kvevict_layer_info info = {};
+    info.struct_size = sizeof info;
+    Check(kvevict_plan_layer(plan_.get(), layer, &info));
+    lists.resize(lists.size() + info.n_lists, KVEVICT_LIST_REPORT_INIT);
+  }
+  Check(kvevict_sequence_report(sequence_.get(), nullptr, lists.data(),
+                                lists.size()));
+  double sum = 0;
+  for (const kvevict_list_report& list : lists) sum += double{list.mass_kept};
+  return static_cast<float>(sum / static_cast<double>(lists.size()));
 }
 
 // Step 4.

@@ -38,9 +38,10 @@ class Evictor {
  public:
   // `pool` must outlive the evictor. simd_target names the SIMD target of the
   // library; nullptr: the best one. `rope` is for policies that need it.
+  // reports_mass is for MassKept().
   Evictor(const KvShape& cache, const QueryShape& queries, const Policy& policy,
           ThreadPool& pool, const char* simd_target = nullptr,
-          const Rope& rope = {});
+          const Rope& rope = {}, bool reports_mass = false);
 
   // Query rows [n_rows, n_q_heads, k_head_dim] of a layer, f32 after RoPE, for
   // positions first_position, first_position + 1, ...
@@ -71,6 +72,10 @@ class Evictor {
   // that need those.
   Report Evict(KvCache& cache,
                std::span<const kvevict_signal_inputs> inputs = {});
+
+  // The share of the policy's scores that the last eviction kept, mean over
+  // keep lists; NaN if scores are no mass.
+  float MassKept() const;
 
   // Computes the policy's scores from n_rows query rows, those of the last
   // tokens that the layer holds: out [n_kv_heads, slots held]. For policies

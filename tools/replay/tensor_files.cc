@@ -50,6 +50,9 @@ TensorFiles::TensorFiles(std::span<const std::string> paths) {
 
 void TensorFiles::Open(const std::string& path) {
   const std::filesystem::path file = PathOf(path);
+  if (!std::filesystem::exists(file)) {
+    throw std::runtime_error(path + ": there is no such file");
+  }
   if (!IsTensorFile(file)) {
     throw std::runtime_error(path + ": neither .safetensors nor .npy");
   }

@@ -14,6 +14,14 @@ std::string WithBudget(const std::string& policy, uint32_t budget) {
                      policy.find(':') == std::string::npos ? ':' : ',', budget);
 }
 
+// A reason of the library's, said of a policy and a budget that the user named.
+std::string LeftOut(const Candidate& candidate, std::string why) {
+  const std::string of_library = "policy text: ";
+  if (why.starts_with(of_library)) why.erase(0, of_library.size());
+  return fmt::format("{} at {:g} %: {}", candidate.policy,
+                     100 * candidate.share, why);
+}
+
 }  // namespace
 
 uint32_t Candidate::QueryRows(uint32_t n_prompt, uint32_t n_behind) const {
@@ -35,17 +43,23 @@ std::vector<std::string> DefaultPolicies() {
           "random"};
 }
 
-Candidates MakeCandidates(std::span<const std::string> policies,
-                          std::span<const double> shares, uint32_t n_prompt,
-                          Engine engine) {
-  Candidates candidates;
+void CheckPolicies(std::span<const std::string> policies, Engine engine) {
   for (const std::string& policy : policies) {
     if (policy.find("budget=") != std::string::npos) {
       throw std::runtime_error(fmt::format(
           "policy \"{}\": the budgets are those of --keep", policy));
     }
-    // With room for every token only a policy that cannot work fails.
-    Resolve(WithBudget(policy, n_prompt), n_prompt, engine);
+    // With so much room only a policy that cannot work fails.
+    constexpr uint32_t kRoom = 1 << 20;
+    Resolve(WithBudget(policy, kRoom), kRoom, engine);
+  }
+}
+
+Candidates MakeCandidates(std::span<const std::string> policies,
+                          std::span<const double> shares, uint32_t n_prompt,
+                          Engine engine) {
+  Candidates candidates;
+  for (const std::string& policy : policies) {
     for (const double share : shares) {
       Candidate c{policy, share, 0, ""};
       // A budget of 1 would be a share.
@@ -55,15 +69,9 @@ Candidates MakeCandidates(std::span<const std::string> policies,
         Resolve(c.text, n_prompt, engine);
         candidates.all.push_back(c);
       } catch (const std::runtime_error& error) {
-        candidates.left_out.push_back(error.what());
+        candidates.left_out.push_back(LeftOut(c, error.what()));
       }
     }
-  }
-  if (candidates.all.empty()) {
-    throw std::runtime_error(candidates.left_out.empty()
-                                 ? "no policy to compare"
-                                 : "no policy has room: " +
-                                       candidates.left_out.front());
   }
   return candidates;
 }

@@ -30,6 +30,9 @@ struct Candidates {
 std::vector<std::string> DefaultPolicies();
 
 // Throws if a policy cannot work in the engine, or if its text has a budget.
+void CheckPolicies(std::span<const std::string> policies, Engine engine);
+
+// Every policy with every budget that has room in a prompt.
 Candidates MakeCandidates(std::span<const std::string> policies,
                           std::span<const double> shares, uint32_t n_prompt,
                           Engine engine);

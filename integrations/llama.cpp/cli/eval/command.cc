@@ -147,7 +147,8 @@ void AddOptions(CLI::App& app, Arguments& args) {
   app.add_option("--question", args.question,
                  "With --own-engine, a likely question: policies with "
                  "reference=N score by the queries of its last N tokens, or "
-                 "fit values to them, as if it followed the prompt");
+                 "fit values to them, as if it followed the prompt")
+      ->needs("--own-engine");
   app.add_flag("--fresh", args.fresh, "Begin anew, whatever the folder has");
   app.add_flag("--json", args.as_json, "Print results.json, not the tables");
 }
@@ -215,6 +216,17 @@ std::vector<double> Shares(const std::vector<double>& percents) {
   std::vector<double> shares;
   for (const double percent : percents) shares.push_back(percent / 100);
   return shares;
+}
+
+Candidates MakeWindowCandidates(const Arguments& args) {
+  if (args.n_windows == 0) return {};
+  Candidates candidates = MakeCandidates(args.policies, Shares(args.keep),
+                                         args.n_prompt, args.engine());
+  if (candidates.all.empty()) {
+    throw std::runtime_error("no policy has room: " +
+                             candidates.left_out.front());
+  }
+  return candidates;
 }
 
 // All that the results depend on.
@@ -400,14 +412,17 @@ int Evaluate(int argc, char** argv) {
   AddOptions(app, args);
   app.footer(&PoliciesThatCannotWork);
   if (const auto status = Parse(app, argc, argv, args)) return *status;
+  if (args.n_windows == 0 && args.n_tasks == 0) {
+    throw std::runtime_error(
+        "--windows 0 and --tasks 0 leave nothing to measure");
+  }
+  CheckPolicies(args.policies, args.engine());
   if (!args.wording_file.empty()) args.wording = ReadWording(args.wording_file);
   const Model model = Load(args, ReadsWeightsOfModel(args));
   FitToModel(model.get(), args);
   const std::vector<Text> texts =
       ReadTexts(llama_model_get_vocab(model.get()), args.texts);
-  const std::vector<double> shares = Shares(args.keep);
-  const Candidates candidates =
-      MakeCandidates(args.policies, shares, args.n_prompt, args.engine());
+  const Candidates candidates = MakeWindowCandidates(args);
   for (const std::string& why : candidates.left_out) {
     fmt::print(stderr, "left out: {}\n", why);
   }
@@ -439,7 +454,8 @@ int Evaluate(int argc, char** argv) {
   if (tasks.n_contexts > 0) {
     const Grid grid = TasksGrid(tasks);
     markdown += "\n" + Ceilings(tasks) + "\n" + AsMarkdown(grid);
-    text += "\n" + AsText(grid) + "\n" + Ceilings(tasks);
+    text += "\n" + AsText(grid) + "\n" + Ceilings(tasks) + "\n" +
+            TasksVerdict(tasks);
   }
   WriteFile(args.out + "/table.md", markdown);
   if (summary.n_windows > 0) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <stdexcept>
 #include <utility>
 
@@ -137,7 +136,8 @@ void OwnPrefill::TakeBack(uint32_t length) {
 
 kvevict_llama_report OwnPrefill::EvictBy(const tools::Policy& policy) {
   Evictor& evictor = evictor_.emplace(full_.shape(), model_.HeadShape(), policy,
-                                      pool_, nullptr, model_.RopeOfHeads());
+                                      pool_, nullptr, model_.RopeOfHeads(),
+                                      /*reports_mass=*/true);
   tools::QueryStatistics statistics(full_.shape(), model_.HeadShape(),
                                     model_.RopeOfHeads(), {&policy, 1}, pool_);
   for (uint32_t l = 0; l < queries_.size(); ++l) {
@@ -170,6 +170,7 @@ kvevict_llama_report OwnPrefill::EvictBy(const tools::Policy& policy) {
   report.evicted = done.evicted ? 1 : 0;
   report.bytes_before = done.bytes_before;
   report.total_ms = report.evict_ms = done.milliseconds;
+  report.mass_kept = done.evicted ? evictor.MassKept() : 1;
   return report;
 }
 
@@ -185,7 +186,6 @@ kvevict_llama_report OwnPrefill::Evict(size_t candidate) {
   evicted_at_ = evicted_length_ = length_;
   kvevict_llama_report report = KVEVICT_LLAMA_REPORT_INIT;
   if (candidate < policies_.size()) report = EvictBy(policies_[candidate]);
-  report.mass_kept = std::nanf("");
   report.cells_before = length_;
   report.bytes_after = evicted_.bytes_in_use();
   slots_.clear();

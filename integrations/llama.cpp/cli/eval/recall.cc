@@ -154,6 +154,7 @@ Measured MeasureTask(SharedPrefill& prefill,
   }
   measured.results["tokens"] = task.context.size();
   measured.results["full"] = rows.back();
+  measured.results["evicted"] = json::array();
   for (size_t i = 0; i < candidates.size(); ++i) {
     rows[i]["policy"] = candidates[i].policy;
     rows[i]["share"] = candidates[i].share;

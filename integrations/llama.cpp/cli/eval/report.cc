@@ -196,6 +196,9 @@ std::string Report(const json& document, const Summary& summary,
          Escaped(document["setup"]["model"].get<std::string>()) + "</h1>\n";
   if (summary.n_windows > 0) {
     out += Paragraphs(Verdict(document, summary));
+  }
+  if (tasks.n_contexts > 0) out += Paragraphs(TasksVerdict(tasks));
+  if (summary.n_windows > 0) {
     out += Paragraphs(SetupText(document, summary));
     out += Pictures(WindowsCharts(document, summary));
     out += "<h2>Windows of text</h2>\n" + Table(WindowsGrid(summary));
@@ -209,10 +212,12 @@ std::string Report(const json& document, const Summary& summary,
   if (!no_maps.empty()) {
     return out + Paragraphs("No heat maps: " + no_maps) + "</body></html>\n";
   }
-  out += Maps("A fact by its depth and the length of the text, question unseen",
-              "Log probability per token of the answer, less the full cache's. "
-              "0: nothing is lost. Dark: the fact is gone.",
-              NeedleMaps(document, false), pictures);
+  out += Maps(
+      "A fact by its depth and the length of the text, question unseen",
+      "Log probability per token of the answer, less the full cache's. "
+      "0: nothing is lost. Dark: the fact is gone. An empty cell is a text "
+      "too short for the policy's sinks and window.",
+      NeedleMaps(document, false), pictures);
   out +=
       Maps("The same, question seen", "", NeedleMaps(document, true), pictures);
   out += Maps("Which rows stay",

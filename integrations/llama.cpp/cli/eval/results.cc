@@ -28,7 +28,10 @@ Results::Results(std::string path, json setup) : path_(std::move(path)) {
     document_ = json::parse(file, nullptr, false);
     if (document_.is_discarded() || !document_.contains("setup") ||
         !document_.contains("timings")) {
-      throw std::runtime_error(path_ + ": no results of an evaluation");
+      throw std::runtime_error(
+          path_ +
+          ": no results of an evaluation; --out names another folder, --fresh "
+          "begins anew");
     }
     const std::string key = Difference(setup, document_["setup"]);
     if (!key.empty()) {

@@ -95,8 +95,7 @@ std::string Equals(const json& windows, const Row& best,
                    std::vector<Row>::const_iterator end) {
   std::string names;
   for (auto row = begin; row != end; ++row) {
-    const Mean gap = MeanOf(Minus(KlOf(windows, *row), KlOf(windows, best)));
-    if (gap.error && std::abs(gap.mean) <= 2 * *gap.error) {
+    if (AreClose(KlOf(windows, *row), KlOf(windows, best))) {
       names += (names.empty() ? "" : ", ") + row->policy;
     }
   }
@@ -114,6 +113,11 @@ Mean MeanOf(const std::vector<double>& values) {
   for (const double x : values) squares += std::pow(x - result.mean, 2);
   result.error = std::sqrt(squares / (n - 1) / n);
   return result;
+}
+
+bool AreClose(const std::vector<double>& a, const std::vector<double>& b) {
+  const Mean gap = MeanOf(Minus(a, b));
+  return gap.error && std::abs(gap.mean) <= 2 * *gap.error;
 }
 
 std::string WithError(const Mean& mean, int digits, double scale) {

@@ -17,6 +17,10 @@ struct Mean {
 };
 Mean MeanOf(const std::vector<double>& values);
 
+// True if the mean of paired differences is within two standard errors of 0;
+// false with one pair, which has no error.
+bool AreClose(const std::vector<double>& a, const std::vector<double>& b);
+
 struct Row {
   std::string policy;
   double share = 0;
@@ -47,6 +51,7 @@ struct Recall {
   Mean right;  // the share right of what the full cache answers
   Mean lp;     // log probability per token of the answer less the full cache's
   Mean kl;     // KL(full || evicted) per token of the answer, in nats
+  std::vector<double> lp_of_context;  // what lp is the mean of
 };
 struct TaskRow {
   std::string policy;
@@ -62,12 +67,17 @@ struct TaskSummary {
   size_t n_contexts = 0;
   std::vector<Ceiling> ceilings;
   std::vector<TaskRow> rows;  // by share, and then by unseen.lp
+  // Policies and budgets without room in a context, which would be compared on
+  // other contexts than the rest.
+  std::vector<std::string> left_out;
 };
 // Errors are over contexts, since the questions of one depend on each other.
 TaskSummary SummarizeTasks(const nlohmann::json& document);
 
 // What the windows say, in sentences with uncertainties.
 std::string Verdict(const nlohmann::json& document, const Summary& summary);
+// The same of the tasks.
+std::string TasksVerdict(const TaskSummary& summary);
 
 // "0.042 ± 0.006", or without the error if there is none.
 std::string WithError(const Mean& mean, int digits, double scale = 1);

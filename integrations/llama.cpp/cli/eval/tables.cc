@@ -97,16 +97,21 @@ std::string SetupText(const json& document, const Summary& s) {
     texts += (texts.empty() ? "" : ", ") + text["name"].get<std::string>();
   }
   std::string out = fmt::format(
-      "{} on {}: {} windows of {} tokens and {} predictions behind them; cache "
+      "{} on {}: {} window{} of {} tokens and {} predictions behind {}; cache "
       "{}, prefill {:.1f} s",
       setup["model"].get<std::string>(), texts, s.n_windows,
-      setup["prompt"].get<uint32_t>(), setup["predict"].get<uint32_t>() - 1,
+      s.n_windows == 1 ? "" : "s", setup["prompt"].get<uint32_t>(),
+      setup["predict"].get<uint32_t>() - 1, s.n_windows == 1 ? "it" : "them",
       setup["cache_type"].get<std::string>(), s.prefill_s);
   const uint64_t peak = document["timings"]["peak_bytes"];
   if (peak > 0) {
     out += fmt::format("; the process took {} MiB at most", peak >> 20);
   }
-  return out + "\n";
+  out += "\n";
+  for (const json& why : setup["left_out"]) {
+    out += "Left out: " + why.get<std::string>() + "\n";
+  }
+  return out;
 }
 
 std::string Notes() {
@@ -125,13 +130,15 @@ std::string Ceilings(const TaskSummary& s) {
     n_right += c.n_right;
     n_asked += c.n_asked;
   }
-  return fmt::format(
-      "{} contexts with tasks. The full cache answers {} of {} questions: {}. "
+  std::string out = fmt::format(
+      "{} context{} with tasks. The full cache answers {} of {} questions: {}. "
       "Only these count as right.\nseen: asked before the eviction; unseen: "
       "after it. Δ nats: log probability per token of the answer, less the "
       "full cache's. KL: of the full cache's predictions of these tokens from "
       "the evicted one's.\n",
-      s.n_contexts, n_right, n_asked, kinds);
+      s.n_contexts, s.n_contexts == 1 ? "" : "s", n_right, n_asked, kinds);
+  for (const std::string& why : s.left_out) out += "Left out: " + why + "\n";
+  return out;
 }
 
 }  // namespace kvevict::llama_cli::eval

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -29,12 +31,22 @@ Mean Ratio(const std::vector<double>& parts,
   return ratio;
 }
 
-// Sums up the index-th candidate over all contexts.
-Recall RecallOf(const json& tasks, size_t index, const char* mode) {
+// What a task has of a policy at a share; nullptr if its context has no room.
+const json* EvictedOf(const json& task, const std::string& policy,
+                      double share) {
+  for (const json& row : task["evicted"]) {
+    if (row["policy"] == policy && row["share"] == share) return &row;
+  }
+  return nullptr;
+}
+
+// Sums up a policy at a share, which every context has room for.
+Recall RecallOf(const json& tasks, const std::string& policy, double share,
+                const char* mode) {
   std::vector<double> right, answered, lp, kl;
   for (const json& task : tasks) {
     const json& full = task["full"][mode];
-    const json& evicted = task["evicted"][index][mode];
+    const json& evicted = (*EvictedOf(task, policy, share))[mode];
     const size_t n = full["exact"].size();
     right.push_back(0), answered.push_back(0), lp.push_back(0), kl.push_back(0);
     for (size_t q = 0; q < n; ++q) {
@@ -47,7 +59,32 @@ Recall RecallOf(const json& tasks, size_t index, const char* mode) {
       kl.back() += evicted["kl"][q].get<double>() / static_cast<double>(n);
     }
   }
-  return {Ratio(right, answered), MeanOf(lp), MeanOf(kl)};
+  return {Ratio(right, answered), MeanOf(lp), MeanOf(kl), lp};
+}
+
+// "snapkv (-0.52 ± 0.21 nats per token of the answer; keydiff is within two
+// standard errors)", of the rows of one share.
+std::string Best(const std::vector<const TaskRow*>& rows,
+                 Recall TaskRow::*mode) {
+  const TaskRow& best = **std::max_element(
+      rows.begin(), rows.end(), [mode](const TaskRow* a, const TaskRow* b) {
+        return (a->*mode).lp.mean < (b->*mode).lp.mean;
+      });
+  std::string names;
+  size_t n = 0;
+  for (const TaskRow* row : rows) {
+    if (row == &best ||
+        !AreClose((row->*mode).lp_of_context, (best.*mode).lp_of_context)) {
+      continue;
+    }
+    names += (n++ == 0 ? "" : ", ") + row->policy;
+  }
+  if (n > 0) {
+    names += n == 1 ? " is" : " are";
+    names = "; " + names + " within two standard errors";
+  }
+  return fmt::format("{} ({} nats per token{})", best.policy,
+                     WithError((best.*mode).lp, 2), names);
 }
 
 }  // namespace
@@ -69,11 +106,24 @@ TaskSummary SummarizeTasks(const json& document) {
       ++at->n_asked;
     }
   }
-  for (size_t i = 0; i < tasks[0]["evicted"].size(); ++i) {
-    const json& first = tasks[0]["evicted"][i];
-    summary.rows.push_back({first["policy"], first["share"],
-                            RecallOf(tasks, i, "seen"),
-                            RecallOf(tasks, i, "unseen")});
+  for (const json& name : document["setup"]["policies"]) {
+    for (const json& percent : document["setup"]["task_keep"]) {
+      const std::string policy = name;
+      const double share = percent.get<double>() / 100;
+      const auto n_without = static_cast<size_t>(
+          std::count_if(tasks.begin(), tasks.end(), [&](const json& task) {
+            return EvictedOf(task, policy, share) == nullptr;
+          }));
+      if (n_without > 0) {
+        summary.left_out.push_back(
+            fmt::format("{} at {:g} %: {} of {} contexts have no room for it",
+                        policy, 100 * share, n_without, tasks.size()));
+        continue;
+      }
+      summary.rows.push_back({policy, share,
+                              RecallOf(tasks, policy, share, "seen"),
+                              RecallOf(tasks, policy, share, "unseen")});
+    }
   }
   std::stable_sort(summary.rows.begin(), summary.rows.end(),
                    [](const TaskRow& a, const TaskRow& b) {
@@ -82,6 +132,31 @@ TaskSummary SummarizeTasks(const json& document) {
                                 : a.unseen.lp.mean > b.unseen.lp.mean;
                    });
   return summary;
+}
+
+std::string TasksVerdict(const TaskSummary& summary) {
+  std::string text;
+  for (auto begin = summary.rows.begin(); begin != summary.rows.end();) {
+    std::vector<const TaskRow*> rows;
+    auto end = begin;
+    for (; end != summary.rows.end() && end->share == begin->share; ++end) {
+      rows.push_back(&*end);
+    }
+    text += fmt::format(
+        "With {:g} % of the bytes answers lose least with {} if the question "
+        "is seen, and with {} if it is not.\n",
+        100 * begin->share, Best(rows, &TaskRow::seen),
+        Best(rows, &TaskRow::unseen));
+    begin = end;
+  }
+  size_t n_right = 0;
+  for (const Ceiling& c : summary.ceilings) n_right += c.n_right;
+  if (n_right == 0) {
+    text +=
+        "The full cache answers none of the questions, so they say little "
+        "about this model.\n";
+  }
+  return text;
 }
 
 }  // namespace kvevict::llama_cli::eval
