@@ -883,7 +883,9 @@ KVEVICT_API void kvevict_plan_destroy(kvevict_plan* plan) KVEVICT_NOEXCEPT;
  * k_head_dim, window and group size. This call prepares those for contiguous
  * keys and for block ids, and those for heads of different lengths if the plan
  * may have such heads. The first call that needs another one compiles it, e.g.
- * for rings and address tables. kvevict_attend() likewise compiles kernels for
+ * for rings and address tables. If the policy fits biases, kernels that score
+ * are prepared for slots with biases, the only ones that it evicts.
+ * kvevict_attend() likewise compiles kernels for
  * tensor cores at the first call with other dtypes, numbers of elements or, up
  * to 64, of query rows. All others serve every plan.
  *
