@@ -2,6 +2,7 @@
 #include "capi/sequence.h"
 #include "core/evict/call.h"
 #include "core/paged/cleared_biases.h"
+#include "core/parts.h"
 #include "core/sequence/edit.h"
 #include "kvevict/edit.h"
 
@@ -37,7 +38,7 @@ Status EditPaged(PagedSequence& cached, Sequence& sequence,
   Status status = run.Ready();
   if (status.ok()) status = run.Run();
   FitRows(cached, sequence);
-  KV_RETURN_IF_ERROR(status);
+  if (!status.ok() || !kHasBiases) return status;
   ClearedBiases cleared(cached.cache(), sequence.stream());
   for (uint32_t l = 0; l < sequence.plan().n_layers(); ++l) {
     const kvevict_view& view = sequence.call().views()[l];

@@ -4,6 +4,7 @@
 
 #include "core/view/view.h"
 #include "cuda/alignment.h"
+#include "cuda/device_state.h"
 #include "cuda/kernels/expected_attention.h"
 #include "cuda/kernels/pool1d.h"
 #include "cuda/launch.h"
@@ -22,12 +23,16 @@ bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
          a.query_covariance.head_stride == b.query_covariance.head_stride;
 }
 
+ModuleKey ScorerOf(const Context& context, const RowKinds& kinds,
+                   bool has_biases) {
+  ModuleKey key = ReaderOf(context, ModuleId::expected_attention, kinds);
+  if (has_biases) key.Add("KV_BIAS", 1);
+  return key;
+}
 ModuleKey ScorerOf(const Context& context, const ScoreJob& job) {
   const kvevict_view& view = *job.view;
-  ModuleKey key = ReaderOf(context, ModuleId::expected_attention,
-                           KindsOf(RowsOf(view, view.k)));
-  if (BiasesOf(view) != nullptr) key.Add("KV_BIAS", 1);
-  return key;
+  return ScorerOf(context, KindsOf(RowsOf(view, view.k)),
+                  BiasesOf(view) != nullptr);
 }
 
 // A launch each for jobs with the same layout. Each job's rows of query heads
@@ -101,9 +106,17 @@ Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
   });
 }
 
+// Those that read no biases are prepared for every plan.
+Status Prepare(const Context& context, const kvevict_layer_geometry&,
+               const Policy&, const ScoreTraits& traits) {
+  if (!traits.has_biases) return Status();
+  return Require(context, DeviceOf(context).stream(),
+                 ScorerOf(context, RowKinds{}, true));
+}
+
 }  // namespace
 
 const ScoreOp kOp_score_expected_attention = {
-    Run, QueryHeadRowsScratch<Signal::kExpectedAttention>, Check};
+    Run, QueryHeadRowsScratch<Signal::kExpectedAttention>, Check, Prepare};
 
 }  // namespace kvevict::cuda

@@ -418,7 +418,7 @@ ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
 }
 
 // Compiles every variant of a form that calls may launch, except those for far
-// rows and biases.
+// rows. If the policy fits biases, evictions have no others.
 Status PrepareForm(const Context& context, const kvevict_layer_geometry& g,
                    const WindowForm& form, const ScoreTraits& traits) {
   if (!InfoOf(static_cast<DType>(g.q_dtype)).is_plain() ||
@@ -437,7 +437,7 @@ Status PrepareForm(const Context& context, const kvevict_layer_geometry& g,
                                 !is_plain && mma,
                                 !is_plain && form.few,
                                 traits.has_sinks && form.chunk == 0,
-                                false,
+                                traits.has_biases,
                                 false};
     if (variant.ragged && !traits.is_ragged) continue;
     const Module* module;

@@ -330,11 +330,12 @@ const (
 	ReasonNoFullCache Reason = 4
 	// Values are opaque, or there are none.
 	ReasonOpaqueValues Reason = 5
-	// Keys are quantized: rotating or merging would round them again.
+	// Keys are quantized: rotating would round them again, and merges and fits take f32, f16 and
+	// bf16.
 	ReasonQuantizedKeys Reason = 6
 	// Queries are quantized: queries must be f32, f16 or bf16.
 	ReasonQuantizedQueries Reason = 7
-	// Values are quantized: merging would round them again.
+	// Values are quantized: a merge or a fit would round them again.
 	ReasonQuantizedValues Reason = 8
 	// Groups of tokens share scales, or the view has recent planes, so rows cannot move one by
 	// one. Calls with such a view report it, plans do not.

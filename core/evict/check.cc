@@ -1,6 +1,5 @@
 // What an eviction checks before the first byte moves.
 #include <algorithm>
-#include <bit>
 
 #include "core/evict/call.h"
 #include "core/number_text.h"
@@ -38,10 +37,8 @@ Status CheckSharing(const EvictCall& call) {
   for (uint32_t l = 0; l < call.plan.n_layers(); ++l) {
     const uint64_t shared = call.Cache(l).shared_companions;
     if (call.Cache(l).owner != l || shared == 0) continue;
-    return InvalidArgument(
-        "views[%u].companions[%d] is also an earlier layer's: layers that keep "
-        "different tokens cannot share it",
-        call.plan.layer(l).number, std::countr_zero(shared));
+    return SharesCompanion(call.caches(), l, shared,
+                           "layers that keep different tokens cannot share it");
   }
   return Status();
 }

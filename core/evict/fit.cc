@@ -2,6 +2,7 @@
 #include "core/evict/call.h"
 #include "core/parts.h"
 #include "core/signals/score.h"
+#include "core/view/overlap.h"
 #include "core/view/view.h"
 
 namespace kvevict {
@@ -28,22 +29,18 @@ Status ForEachAlike(const EvictCall& call, std::span<uint8_t> scratch,
 // Checks that a layer has biases, of its own.
 Status CheckHasBiases(const EvictCall& call, uint32_t l) {
   if (!kHasBiases) return Status();
-  const uint32_t number = call.plan.layer(l).number;
   const kvevict_view& view = call.views()[l];
   for (uint32_t i = 0; i < view.n_companions; ++i) {
     if (view.companions[i].role != KVEVICT_ROLE_BIAS) continue;
     const LayerCache& cache = call.Cache(l);
-    if (cache.owner != l || (cache.shared_companions >> i & 1) == 0) {
-      return Status();
-    }
-    return InvalidArgument(
-        "views[%u].companions[%u] is also an earlier layer's, but each layer "
-        "has biases of its own",
-        number, i);
+    const uint64_t shared = cache.shared_companions & uint64_t{1} << i;
+    if (cache.owner != l || shared == 0) return Status();
+    return SharesCompanion(call.caches(), l, shared,
+                           "each layer has biases of its own");
   }
   return InvalidArgument(
       "views[%u]: companions: none has role bias, which fit bias-values writes",
-      number);
+      call.plan.layer(l).number);
 }
 
 }  // namespace

@@ -265,6 +265,7 @@ struct ReduceArgs {
 struct ScoreTraits {
   bool is_ragged = false;  // heads may have different lengths
   bool has_sinks = false;
+  bool has_biases = false;  // slots have them, because the policy fits them
 };
 
 // How a device computes one signal.

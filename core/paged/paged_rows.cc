@@ -254,7 +254,7 @@ Status PagedSequence::Write(std::span<const PagedRows> rows, Stream stream) {
     if (!status.ok()) return Prefixed(status, "rows[%zu]: ", i);
   }
   KV_RETURN_IF_ERROR(OwnBlocksOf(rows, stream));
-  if (held_stride_ > 0) KV_RETURN_IF_ERROR(ClearBiasesOf(rows, stream));
+  if (has_biases()) KV_RETURN_IF_ERROR(ClearBiasesOf(rows, stream));
   for (const PagedRows& one : rows) {
     if (one.n_tokens == 0) continue;
     Place place = PlaceOf(one);

@@ -353,7 +353,7 @@ Status PagedSequence::Append(uint32_t n_tokens, Stream stream) {
         for (uint32_t l = 0; l < n_layers(); ++l) {
           KV_RETURN_IF_ERROR(Quantize(l, n_coded(l), stream));
         }
-        return held_stride_ > 0 ? ClearAppended(n_tokens, stream) : Status();
+        return has_biases() ? ClearAppended(n_tokens, stream) : Status();
       },
       stream));
   for (uint32_t l = 0; l < n_layers(); ++l) {

@@ -8,6 +8,7 @@
 #include "core/context.h"
 #include "core/memory/device_array.h"
 #include "core/paged/paged_cache.h"
+#include "core/parts.h"
 #include "core/status.h"
 
 namespace kvevict {
@@ -99,6 +100,8 @@ class PagedSequence {
   }
   // The first slot of a row that an append adds. Only biases need it per head.
   uint32_t FirstNew(uint32_t layer) const;
+  // False, and known to be, in a build that leaves them out.
+  bool has_biases() const { return kHasBiases && held_stride_ > 0; }
   // Clear the biases of rows that an append adds, or whose keys are written.
   Status ClearAppended(uint32_t n_tokens, Stream stream) const;
   Status ClearBiasesOf(std::span<const PagedRows> rows, Stream stream) const;

@@ -568,8 +568,9 @@ Status Plan::PrepareScoring() const {
   if (op == nullptr || op->prepare == nullptr) return Status();
   for (uint32_t l = 0; l < n_layers(); ++l) {
     if (l > 0 && AreAlike(layers_[l], layers_[l - 1])) continue;
-    KV_RETURN_IF_ERROR(op->prepare(context(), layers_[l].geometry, policy_,
-                                   {IsRagged(), has_sinks_}));
+    KV_RETURN_IF_ERROR(
+        op->prepare(context(), layers_[l].geometry, policy_,
+                    {IsRagged(), has_sinks_, FitsBiases(policy_)}));
   }
   return Status();
 }

@@ -98,7 +98,8 @@ const char* ReasonText(kvevict_reason reason) {
     case KVEVICT_REASON_OPAQUE_VALUES:
       return "v_dtype is opaque or v_head_dim is 0: no values can be read";
     case KVEVICT_REASON_QUANTIZED_KEYS:
-      return "k_dtype is quantized: keys that change would be rounded again";
+      return "k_dtype is quantized: rotated keys would be rounded again, and "
+             "merges and fits take keys of f32, f16 and bf16";
     case KVEVICT_REASON_QUANTIZED_QUERIES:
       return "q_dtype is quantized: queries are f32, f16 or bf16";
     case KVEVICT_REASON_QUANTIZED_VALUES:

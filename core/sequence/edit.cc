@@ -1,7 +1,6 @@
 #include "core/sequence/edit.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "core/evict/call.h"
 #include "core/view/overlap.h"
@@ -304,10 +303,9 @@ Status SequenceEdit::CheckLayer(uint32_t l) const {
   const bool is_alike = layers_[l].words == layers_[0].words;
   if (cache.owner != l || !Changes(layers_[l])) return Status();
   if (cache.shared_companions != 0 && !is_alike && !plan_.LayersKeepAlike()) {
-    return InvalidArgument(
-        "views[%u].companions[%d] is also an earlier layer's: layers that hold "
-        "different tokens cannot share it",
-        layer.number, std::countr_zero(cache.shared_companions));
+    return SharesCompanion(sequence_.call().caches(), l,
+                           cache.shared_companions,
+                           "layers that hold different tokens cannot share it");
   }
   if (!layers_[l].rotates) return Status();
   const Status status = plan_.CheckCanRotate(layer);

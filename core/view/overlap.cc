@@ -311,6 +311,18 @@ void FindShared(std::span<LayerCache> layers) {
   }
 }
 
+Status SharesCompanion(std::span<const LayerCache> layers, uint32_t l,
+                       uint64_t companions, const char* why) {
+  const int i = std::countr_zero(companions);
+  uint32_t m = 0;
+  while (m + 1 < l && (SharedCompanions(layers[m], layers[l]) >> i & 1) == 0) {
+    ++m;
+  }
+  return InvalidArgument(
+      "views[%u].companions[%d] is also one of views[%u]: %s", layers[l].number,
+      i, layers[m].number, why);
+}
+
 Status CheckApart(const char* array, std::span<const LayerCache> layers) {
   LayersOfBlocks blocks(layers);
   Pool pool(&blocks);

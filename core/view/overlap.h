@@ -72,6 +72,11 @@ bool AreOne(const kvevict_view& a, const kvevict_view& b);
 // Sets what the layers' caches share: owners and shared companions.
 void FindShared(std::span<LayerCache> layers);
 
+// Says that layer l cannot have the first of these companions, because an
+// earlier layer has it too, and `why`.
+Status SharesCompanion(std::span<const LayerCache> layers, uint32_t l,
+                       uint64_t companions, const char* why);
+
 // Checks that layers share no byte except what FindShared() found. Messages
 // call them array[number].
 //

@@ -292,7 +292,7 @@ Test(sequence_biases, belong_to_one_layer) {
     test_model_give_reference(m, &inputs, &options);
     if (fits) {
       EXPECT_INVALID(test_model_evict(m, &options, NULL),
-                     "views[1].companions[0]", "earlier layer");
+                     "views[1].companions[0]", "views[0]", "biases of its own");
     } else {
       EXPECT_OK(test_model_evict(m, &options, NULL));
     }

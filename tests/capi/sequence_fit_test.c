@@ -482,7 +482,7 @@ Test(sequence_fit, rows_that_cannot_be_read_are_refused) {
   const char* const policy = "streaming-llm:budget=40,reference=6,fit=values";
   ExpectRefused(policy, KVEVICT_DTYPE_F16, 8, NULL);
   ExpectRefused(policy, KVEVICT_DTYPE_OPAQUE, 8, "k_dtype");
-  ExpectRefused(policy, KVEVICT_DTYPE_I8, 8, "k_dtype is quantized");
+  ExpectRefused(policy, KVEVICT_DTYPE_I8, 8, "fits take keys of f32");
   ExpectRefused(policy, KVEVICT_DTYPE_F16, 0, "v_head_dim");
 }
 

@@ -124,7 +124,7 @@ Test(shared,
     test_cache* before = test_cache_clone(m->live[0]);
     m->live[2]->companions[0] = m->live[0]->companions[0];
     EXPECT_INVALID(test_model_evict(m, NULL, NULL), "views[2].companions[0]",
-                   "earlier layer");
+                   "views[0]", "different tokens");
     test_expect_same_bytes(m->live[0], before, kPolicies[p]);
     m->live[2]->companions[0] = own;
     test_model_check(m, kPolicies[p]);

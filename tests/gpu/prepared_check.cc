@@ -14,6 +14,10 @@ namespace {
 
 constexpr uint32_t kTokens = 72;
 
+bool FitsBiases(const std::string& policy) {
+  return policy.find("bias-values") != std::string::npos;
+}
+
 uint64_t Loads() {
   return mock::Calls("cuLibraryLoadData") + mock::Calls("cuModuleLoadData");
 }
@@ -94,13 +98,25 @@ void LiveASequence(const Gpu& gpu, Side* side, const Twin& twin,
   const Buffer scores(gpu, size_t{twin.shape().n_layers} *
                                twin.shape().n_kv_heads * kTokens *
                                sizeof(float));
+  const oracle_policy& policy = side->policy();
   LayerInputs inputs;
+  // Any rows will do as reference queries, and as means of queries.
+  std::vector<kvevict_plane> rows(twin.shape().n_layers);
   for (uint32_t l = 0; l < twin.shape().n_layers; ++l) {
-    inputs.AddScores(
-        scores.pointer<float>() + size_t{l} * twin.shape().n_kv_heads * kTokens,
-        kTokens);
+    if (policy.kind == ORACLE_CUSTOM) {
+      inputs.AddScores(scores.pointer<float>() +
+                           size_t{l} * twin.shape().n_kv_heads * kTokens,
+                       kTokens);
+      continue;
+    }
+    inputs.AddNothing();
+    if (policy.reference == 0) continue;
+    rows[l] = twin.DeviceQueries(l, 0);
+    inputs.last()->reference_queries = &rows[l];
+    inputs.last()->n_reference_rows = policy.reference;
+    inputs.last()->query_mean = &rows[l];
   }
-  if (side->policy().kind == ORACLE_CUSTOM) inputs.Lend(&options);
+  inputs.Lend(&options);
   side->Evict(&options);
   side->Prefill(kTokens, 3, 1);
   side->Evict(&options);
@@ -110,7 +126,10 @@ void LiveASequence(const Gpu& gpu, Side* side, const Twin& twin,
 
 void CheckPlan(const Gpu& gpu, const std::string& policy, kvevict_dtype q_dtype,
                kvevict_dtype kv_dtype, Layout layout, Report* report) {
-  Twin twin(gpu, {"", 2, 4, 2, 16, kTokens, q_dtype, kv_dtype, layout}, 1);
+  Twin twin(gpu,
+            {"", 2, 4, 2, 16, kTokens, q_dtype, kv_dtype, layout,
+             FitsBiases(policy) ? 1.0f : 0.0f},
+            1);
   Side side(&gpu, &twin, policy);
   const Buffer lse(
       gpu, size_t{twin.shape().n_q_heads} * side.obs_window() * sizeof(float));
@@ -143,7 +162,9 @@ void CheckPrepared(const Gpu& gpu, const Effort&, Report* report) {
       "snapkv:budget=40,window=4,scope=head",
       "snapkv:budget=40,window=4,scope=layer,group=max",
       "snapkv:budget=40,window=4,scope=model,group=max,order=pool-reduce",
+      "snapkv:budget=40,window=4,fit=bias-values",
       "pyramidkv:budget=40,window=4",
+      "expected-attention:sink=0,budget=40,reference=2,fit=bias-values",
       "random:sink=0,budget=40,scope=head",
       "custom:sink=0,budget=40,scope=layer"};
   for (const char* policy : policies) {
@@ -152,6 +173,8 @@ void CheckPrepared(const Gpu& gpu, const Effort&, Report* report) {
     report->Check(std::string("prepared: ") + policy, [&] {
       for (const auto& [q, kv] : kDTypes) {
         if (!observes && q != KVEVICT_DTYPE_F32) continue;
+        // Fits take many launches.
+        if (FitsBiases(policy) && kv != KVEVICT_DTYPE_BF16) continue;
         for (const Layout layout : {Layout::kTokenMajor, Layout::kPaged}) {
           CheckPlan(gpu, policy, q, kv, layout, report);
         }

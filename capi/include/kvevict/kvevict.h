@@ -903,9 +903,11 @@ KVEVICT_API void kvevict_plan_destroy(kvevict_plan* plan) KVEVICT_NOEXCEPT;
  * k_head_dim, window and group size. This call prepares those for contiguous
  * keys and for block ids, and those for heads of different lengths if the plan
  * may have such heads. The first call that needs another one compiles it, e.g.
- * for rings and address tables. kvevict_attend() likewise compiles kernels for
- * tensor cores at its first call with new dtypes, head sizes or, up to 64,
- * numbers of query rows. All other kernels serve every plan.
+ * for rings and address tables. A policy with fit=bias-values evicts only slots
+ * with biases, so its kernels that score are prepared for these.
+ * kvevict_attend() likewise compiles kernels for tensor cores at its first call
+ * with new dtypes, head sizes or, up to 64, numbers of query rows, and for
+ * slots with biases. All other kernels serve every plan.
  *
  * @param[in] context  Non-NULL.
  * @param[in] plan     Created from `context`; NULL: only the kernels that serve
@@ -1007,11 +1009,12 @@ enum kvevict_reason KVEVICT_INT32 {
   KVEVICT_REASON_NO_FULL_CACHE = 4,
   /** Values are opaque, or there are none. */
   KVEVICT_REASON_OPAQUE_VALUES = 5,
-  /** Keys are quantized: rotating or merging would round them again. */
+  /** Keys are quantized: rotating would round them again, and merges and fits
+   *  take f32, f16 and bf16. */
   KVEVICT_REASON_QUANTIZED_KEYS = 6,
   /** Queries are quantized: queries must be f32, f16 or bf16. */
   KVEVICT_REASON_QUANTIZED_QUERIES = 7,
-  /** Values are quantized: merging would round them again. */
+  /** Values are quantized: a merge or a fit would round them again. */
   KVEVICT_REASON_QUANTIZED_VALUES = 8,
   /** Groups of tokens share scales, or the view has recent planes, so rows
    *  cannot move one by one. Calls with such a view report it, plans do not. */
@@ -1692,8 +1695,9 @@ typedef struct kvevict_evict_report {
    *  KVEVICT_REASON_OPEN_PROMPT (all of them) or KVEVICT_REASON_SMALL_BUDGET
    *  (one at least). Otherwise KVEVICT_REASON_NONE. */
   kvevict_reason reason;
-  /** KV heads whose values were fitted to few queries, fewer than twice their
-   *  slots. There the result depends on `fit_ridge`. */
+  /** KV heads whose values were fitted to fewer than twice as many queries as
+   *  they have slots. There the result depends on `fit_ridge`. Heads that no
+   *  step of fit=bias-values settled keep their biases; they are not counted. */
   uint32_t n_weak_fits;
 } kvevict_evict_report;
 
