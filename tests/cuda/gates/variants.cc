@@ -388,23 +388,24 @@ std::string Variant::name() const {
 }
 
 std::string Variant::form() const {
-  const std::string module_name = ModuleName(module);
-  const bool is_codes = !options.empty();
-  const bool has_groups =
-      std::find(options.begin(), options.end(), Define("KV_TOKEN_GROUPS", 1)) !=
-      options.end();
+  const auto has = [this](const char* option) {
+    return std::find(options.begin(), options.end(), Define(option, 1)) !=
+           options.end();
+  };
+  const std::string biases = has("KV_BIAS") ? ", biases" : "";
+  const std::string numbers = has("KV_TOKEN_GROUPS") ? ", groups" : "";
+  std::string text = ModuleName(module);
   if (module == ModuleId::attention_mma) {
-    return module_name + (has_groups      ? ", groups"
-                          : n_copies == 0 ? ", codes"
-                                          : "");
+    text += !numbers.empty() ? numbers : n_copies == 0 ? ", codes" : "";
+  } else if (module == ModuleId::window_attention) {
+    text += n_products > 0 ? ", tensor cores" : ", FMA";
+    text += n_products > 0 && n_copies == 0 ? ", codes" : "";
+    text += numbers;
+  } else if (module != ModuleId::window_attention_few) {
+    const bool is_plain = options.empty() || !biases.empty();
+    text += !numbers.empty() ? numbers : is_plain ? "" : ", codes";
   }
-  if (module == ModuleId::window_attention_few) return module_name;
-  if (module != ModuleId::window_attention) {
-    return module_name + (has_groups ? ", groups" : is_codes ? ", codes" : "");
-  }
-  return module_name + (n_products > 0 ? ", tensor cores" : ", FMA") +
-         (n_products > 0 && n_copies == 0 ? ", codes" : "") +
-         (has_groups ? ", groups" : "");
+  return text + biases;
 }
 
 std::vector<Variant> VariantsFor(int sm) {
@@ -427,6 +428,7 @@ std::vector<Variant> VariantsFor(int sm) {
     }
   }
   for (const Reader& reader : Readers()) {
+    if (reader.module == ModuleId::attention_few && sm < 80) continue;
     variants.push_back({.module = reader.module,
                         .options = {Define("KV_DTYPES", reader.dtypes)}});
     if (reader.biases) variants.back().options.push_back(Define("KV_BIAS", 1));
