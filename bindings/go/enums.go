@@ -232,8 +232,8 @@ const (
 // similarity. If several have the highest, the lowest slot is t. The row of t becomes a mean
 // of itself and of the rows merged into it. It is computed in f32 and rounded once to the
 // plane's dtype. Rows that receive nothing keep their bytes, and so do companions. A token
-// whose key or value has no finite norm in f32 takes no part. docs/policies/refinements.md has
-// the formulas.
+// whose key or value has no finite norm in f32 takes no part. See
+// docs/policies/refinements.md.
 type Merge int32
 
 // Values of Merge.

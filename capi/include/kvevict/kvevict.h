@@ -21,8 +21,7 @@
  * kvevict_sequence_stored_length(), with position
  * kvevict_sequence_logical_length().
  *
- * The other headers include this one, and declare what it names but does not
- * declare:
+ * The other headers include this one and declare the rest of what it names:
  *
  *     kvevict/attention.h     attention over the cache as it lies
  *     kvevict/batch.h         many sequences: forks, saved ones, batches
@@ -51,8 +50,7 @@
  *   prepared. Other calls may allocate. The scratch memory of executing calls
  *   is the caller's workspace. It must not overlap what they read or write;
  *   they refuse one that overlaps cache rows whose addresses the host knows. A
- *   workspace serves one call at a time, on CUDA until the stream has passed
- *   the call.
+ *   workspace serves one call at a time: on CUDA until the stream has passed it.
  * - Hooks: alloc, free, parallel, log and a kvevict_prefill_fn must not throw.
  *   A std::bad_alloc from an allocator counts as NULL; any other exception ends
  *   the process by std::terminate().
@@ -389,8 +387,7 @@ enum kvevict_tie KVEVICT_INT32 {
  * The row of t becomes a mean of itself and of the rows merged into it. It is
  * computed in f32 and rounded once to the plane's dtype. Rows that receive
  * nothing keep their bytes, and so do companions. A token whose key or value
- * has no finite norm in f32 takes no part. docs/policies/refinements.md has the
- * formulas.
+ * has no finite norm in f32 takes no part. See docs/policies/refinements.md.
  */
 KVEVICT_INT32_TYPE(kvevict_merge)
 enum kvevict_merge KVEVICT_INT32 {
