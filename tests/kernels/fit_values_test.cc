@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "tests/kernels/half_bits.h"
 #include "tests/kernels/key_cases.h"
 #include "tests/kernels/random.h"
 #include "tests/kernels/targets.h"
@@ -65,19 +64,6 @@ Case Draw(Random& random, DType dtype, uint32_t n_tokens, uint32_t n_keep,
   return c;
 }
 
-float Element(const RowSource& rows, uint32_t row, uint32_t i) {
-  const uint8_t* at = rows.Row(row) + rows.Element(i);
-  if (rows.dtype == DType::kF32) {
-    float v;
-    std::memcpy(&v, at, sizeof(v));
-    return v;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, at, sizeof(bits));
-  return static_cast<float>(rows.dtype == DType::kF16 ? DecodeF16(bits)
-                                                      : DecodeBF16(bits));
-}
-
 // All values afterwards. `biases`: receives all biases, or nullptr.
 std::vector<float> Fit(SimdTarget simd, const Case& c, const RowLayout& keys,
                        const RowLayout& values,
@@ -120,17 +106,10 @@ std::vector<float> Fit(SimdTarget simd, const Case& c, const RowLayout& keys,
   std::vector<float> after;
   for (uint32_t t = 0; t < c.n_tokens; ++t) {
     for (uint32_t e = 0; e < c.value_dim; ++e) {
-      after.push_back(Element(rows.values, t, e));
+      after.push_back(ElementOf(rows.values, t, e));
     }
   }
   return after;
-}
-
-// Half a unit in the last place of a number.
-double StoreError(DType dtype, double v) {
-  const int bits = dtype == DType::kF32 ? 24 : dtype == DType::kF16 ? 11 : 8;
-  return std::abs(v) * std::ldexp(1.0, -bits) +
-         (dtype == DType::kF16 ? 0x1p-25 : 0.0);
 }
 
 struct Expected {

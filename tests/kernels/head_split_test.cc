@@ -170,21 +170,6 @@ Test(head_split, lists_of_equal_scores_keep_the_same) {
   });
 }
 
-// A list that wins everything leaves the others their floor.
-Test(head_split, the_floor_is_what_a_loser_keeps) {
-  ForEachTarget([&](SimdTarget simd) {
-    Layer layer = {3, 100, {100, 100, 100}, {}, std::vector<uint8_t>(300, 0)};
-    for (uint32_t i = 0; i < 300; ++i) {
-      layer.scores.push_back(i < 100 ? 1000.0f - i : -1.0f * i);
-    }
-    const std::vector<uint32_t> counts =
-        Count(simd, layer, Adaptive(0.2), 24, 0);
-    cr_assert_eq(counts[0], 3 * 24 - 2 * 4, "%u", counts[0]);
-    cr_assert_eq(counts[1], 4, "%u", counts[1]);
-    cr_assert_eq(counts[2], 4, "%u", counts[2]);
-  });
-}
-
 Test(head_split, counts_keys_that_are_larger) {
   Random random(TestSeed("head_split/counts_keys_that_are_larger"));
   ForEachTarget([&](SimdTarget simd) {

@@ -38,9 +38,10 @@ inline std::vector<float> DrawKeys(Random& random, DType dtype, uint32_t n,
   return RoundTo(dtype, keys);
 }
 
-inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+template <class Number>
+bool SameBits(const std::vector<Number>& a, const std::vector<Number>& b) {
   return a.size() == b.size() &&
-         std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+         std::memcmp(a.data(), b.data(), a.size() * sizeof(Number)) == 0;
 }
 
 // x86 targets before AVX2 multiply and add in two steps; so does plain C++ here.

@@ -12,6 +12,7 @@
 
 #include "tests/kernels/key_cases.h"
 #include "tests/kernels/random.h"
+#include "tests/kernels/same_bits.h"
 #include "tests/kernels/targets.h"
 #include "tests/oracle/key_scores.h"
 
@@ -66,13 +67,8 @@ Test(key_diff, does_not_depend_on_the_layout) {
   for (DType dtype : kKeyDTypes) {
     for (uint32_t dim : kKeyDims) {
       const std::vector<float> rows = DrawKeys(random, dtype, 11, dim);
-      ForEachTarget([&](SimdTarget simd) {
-        const std::vector<float> packed = Diffs(simd, rows, dim, Packed(dtype));
-        for (const RowLayout& layout : EveryLayout(dtype)) {
-          cr_assert(SameBits(Diffs(simd, rows, dim, layout), packed),
-                    "%s, dtype %d, dim %u", simd.name, static_cast<int>(dtype),
-                    dim);
-        }
+      ExpectSameInEveryLayout(dtype, dim, [&](auto simd, auto& layout) {
+        return Diffs(simd, rows, dim, layout);
       });
     }
   }
@@ -83,13 +79,8 @@ Test(key_diff, is_the_same_on_every_target_with_fused_arithmetic) {
   for (DType dtype : kKeyDTypes) {
     for (uint32_t dim : kKeyDims) {
       const std::vector<float> rows = DrawKeys(random, dtype, 300, dim);
-      std::vector<float> first;
-      ForEachTarget([&](SimdTarget simd) {
-        if (!HasFusedArithmetic(simd)) return;
-        const std::vector<float> diffs = Diffs(simd, rows, dim, Packed(dtype));
-        if (first.empty()) first = diffs;
-        cr_assert(SameBits(diffs, first), "%s, dtype %d, dim %u", simd.name,
-                  static_cast<int>(dtype), dim);
+      ExpectSameOnFusedTargets(dtype, dim, [&](auto simd, auto& layout) {
+        return Diffs(simd, rows, dim, layout);
       });
     }
   }
@@ -232,14 +223,8 @@ Test(key_diff, by_blocks_does_not_depend_on_the_layout) {
   for (DType dtype : kKeyDTypes) {
     for (uint32_t dim : {16u, 41u}) {
       const std::vector<float> rows = DrawKeys(random, dtype, 61, dim);
-      ForEachTarget([&](SimdTarget simd) {
-        const std::vector<float> packed =
-            BlockDiffs(simd, rows, dim, Packed(dtype), kBlocks);
-        for (const RowLayout& layout : EveryLayout(dtype)) {
-          cr_assert(
-              SameBits(BlockDiffs(simd, rows, dim, layout, kBlocks), packed),
-              "%s, dtype %d, dim %u", simd.name, static_cast<int>(dtype), dim);
-        }
+      ExpectSameInEveryLayout(dtype, dim, [&](auto simd, auto& layout) {
+        return BlockDiffs(simd, rows, dim, layout, kBlocks);
       });
     }
   }

@@ -10,6 +10,7 @@
 
 #include "tests/kernels/key_cases.h"
 #include "tests/kernels/random.h"
+#include "tests/kernels/same_bits.h"
 #include "tests/kernels/targets.h"
 #include "tests/oracle/key_scores.h"
 
@@ -74,14 +75,8 @@ Test(key_filter, does_not_depend_on_the_layout) {
     for (uint32_t dim : kKeyDims) {
       const std::vector<float> rows = DrawKeys(random, dtype, 11, dim);
       const std::vector<float> filter = DrawFilter(random, dim);
-      ForEachTarget([&](SimdTarget simd) {
-        const std::vector<float> packed =
-            Filter(simd, rows, filter, Packed(dtype));
-        for (const RowLayout& layout : EveryLayout(dtype)) {
-          cr_assert(SameBits(Filter(simd, rows, filter, layout), packed),
-                    "%s, dtype %d, dim %u", simd.name, static_cast<int>(dtype),
-                    dim);
-        }
+      ExpectSameInEveryLayout(dtype, dim, [&](auto simd, auto& layout) {
+        return Filter(simd, rows, filter, layout);
       });
     }
   }
@@ -93,14 +88,8 @@ Test(key_filter, is_the_same_on_every_target_with_fused_arithmetic) {
     for (uint32_t dim : kKeyDims) {
       const std::vector<float> rows = DrawKeys(random, dtype, 9, dim);
       const std::vector<float> filter = DrawFilter(random, dim);
-      std::vector<float> first;
-      ForEachTarget([&](SimdTarget simd) {
-        if (!HasFusedArithmetic(simd)) return;
-        const std::vector<float> scores =
-            Filter(simd, rows, filter, Packed(dtype));
-        if (first.empty()) first = scores;
-        cr_assert(SameBits(scores, first), "%s, dtype %d, dim %u", simd.name,
-                  static_cast<int>(dtype), dim);
+      ExpectSameOnFusedTargets(dtype, dim, [&](auto simd, auto& layout) {
+        return Filter(simd, rows, filter, layout);
       });
     }
   }

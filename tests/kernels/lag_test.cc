@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "tests/kernels/key_cases.h"
 #include "tests/kernels/random.h"
 #include "tests/kernels/row_store.h"
 #include "tests/kernels/targets.h"
@@ -209,17 +210,6 @@ void ExpectPlacesOnEveryTarget(const Case& c) {
   });
 }
 
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() &&
-         std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-bool HasFusedMultiplyAdd(SimdTarget simd) {
-  return std::strncmp(simd.name, "SS", 2) != 0 &&
-         std::strncmp(simd.name, "EMU", 3) != 0 &&
-         std::strcmp(simd.name, "SCALAR") != 0;
-}
-
 Case DrawCase(Random* random, uint32_t k_dim, uint32_t v_dim) {
   constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
   Case c = {};
@@ -296,7 +286,7 @@ Test(lag, does_not_depend_on_the_layout_or_on_targets_with_fma) {
       c.keys.layout = of_keys[0];
       c.values.layout = of_values[0];
       const std::vector<float> packed = Score(simd, c);
-      if (HasFusedMultiplyAdd(simd) && HasFusedMultiplyAdd(SimdTargetAt(0))) {
+      if (HasFusedArithmetic(simd) && HasFusedArithmetic(SimdTargetAt(0))) {
         cr_assert(SameBits(packed, best), "%s", simd.name);
       }
       for (size_t i = 0; i < of_keys.size(); ++i) {

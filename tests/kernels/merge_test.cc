@@ -10,7 +10,6 @@
 #include <limits>
 #include <vector>
 
-#include "tests/kernels/half_bits.h"
 #include "tests/kernels/key_cases.h"
 #include "tests/kernels/random.h"
 #include "tests/kernels/targets.h"
@@ -43,23 +42,10 @@ struct Rows {
   std::vector<float> values;
 };
 
-float Element(const RowSource& rows, uint32_t row, uint32_t i) {
-  const uint8_t* at = rows.Row(row) + rows.Element(i);
-  if (rows.dtype == DType::kF32) {
-    float v;
-    std::memcpy(&v, at, sizeof(v));
-    return v;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, at, sizeof(bits));
-  return static_cast<float>(rows.dtype == DType::kF16 ? DecodeF16(bits)
-                                                      : DecodeBF16(bits));
-}
-
 std::vector<float> ReadAll(const RowSource& rows, uint32_t n, uint32_t dim) {
   std::vector<float> all;
   for (uint32_t r = 0; r < n; ++r) {
-    for (uint32_t i = 0; i < dim; ++i) all.push_back(Element(rows, r, i));
+    for (uint32_t i = 0; i < dim; ++i) all.push_back(ElementOf(rows, r, i));
   }
   return all;
 }
@@ -106,13 +92,6 @@ Head DrawHead(Random& random, DType dtype, uint32_t n, uint32_t key_dim,
     if (random.Below(4) < n_in) head.keep.push_back(static_cast<int32_t>(t));
   }
   return head;
-}
-
-// Half a unit in the last place of a number.
-double StoreError(DType dtype, double v) {
-  const int bits = dtype == DType::kF32 ? 24 : dtype == DType::kF16 ? 11 : 8;
-  return std::abs(v) * std::ldexp(1.0, -bits) +
-         (dtype == DType::kF16 ? 0x1p-25 : 0.0);
 }
 
 struct Expected {

@@ -11,6 +11,7 @@
 
 #include "tests/kernels/key_cases.h"
 #include "tests/kernels/random.h"
+#include "tests/kernels/same_bits.h"
 #include "tests/kernels/targets.h"
 #include "tests/oracle/query_centers.h"
 
@@ -161,12 +162,8 @@ Test(query_centers, does_not_depend_on_the_layout) {
   for (DType dtype : kKeyDTypes) {
     for (uint32_t n_pairs : kPairs) {
       const Case c = DrawCase(random, dtype, n_pairs, random.Below(2) == 0);
-      ForEachTarget([&](SimdTarget simd) {
-        const std::vector<float> packed = Score(simd, c, Packed(dtype));
-        for (const RowLayout& layout : EveryLayout(dtype)) {
-          cr_assert(SameBits(Score(simd, c, layout), packed), "%s, %u pairs",
-                    simd.name, n_pairs);
-        }
+      ExpectSameInEveryLayout(dtype, c.head_dim, [&](auto simd, auto& layout) {
+        return Score(simd, c, layout);
       });
     }
   }

@@ -12,6 +12,7 @@
 
 #include "tests/kernels/key_cases.h"
 #include "tests/kernels/random.h"
+#include "tests/kernels/same_bits.h"
 #include "tests/kernels/targets.h"
 #include "tests/oracle/key_scores.h"
 
@@ -135,14 +136,8 @@ Test(redundancy, does_not_depend_on_the_layout) {
     for (uint32_t dim : kKeyDims) {
       const std::vector<float> rows = DrawKeys(random, dtype, 35, dim);
       const std::vector<float> scores = DrawScores(random, 35);
-      ForEachTarget([&](SimdTarget simd) {
-        const std::vector<float> packed =
-            Subtract(simd, scores, rows, dim, 0.5f, Packed(dtype));
-        for (const RowLayout& layout : EveryLayout(dtype)) {
-          cr_assert(
-              SameBits(Subtract(simd, scores, rows, dim, 0.5f, layout), packed),
-              "%s, dtype %d, dim %u", simd.name, static_cast<int>(dtype), dim);
-        }
+      ExpectSameInEveryLayout(dtype, dim, [&](auto simd, auto& layout) {
+        return Subtract(simd, scores, rows, dim, 0.5f, layout);
       });
     }
   }
@@ -154,14 +149,8 @@ Test(redundancy, is_the_same_on_every_target_with_fused_arithmetic) {
     for (uint32_t dim : kKeyDims) {
       const std::vector<float> rows = DrawKeys(random, dtype, 260, dim);
       const std::vector<float> scores = DrawScores(random, 260);
-      std::vector<float> first;
-      ForEachTarget([&](SimdTarget simd) {
-        if (!HasFusedArithmetic(simd)) return;
-        const std::vector<float> mixed =
-            Subtract(simd, scores, rows, dim, 0.5f, Packed(dtype));
-        if (first.empty()) first = mixed;
-        cr_assert(SameBits(mixed, first), "%s, dtype %d, dim %u", simd.name,
-                  static_cast<int>(dtype), dim);
+      ExpectSameOnFusedTargets(dtype, dim, [&](auto simd, auto& layout) {
+        return Subtract(simd, scores, rows, dim, 0.5f, layout);
       });
     }
   }

@@ -97,17 +97,6 @@ void ExpectOrder(const Slots& slots, const char* what) {
   ExpectMoved(SimdTargetAt(0), rows, memory, slots, what);
 }
 
-Test(reorder_rows, a_ring_from_every_start) {
-  for (uint32_t n = 0; n <= kRows; n += 1 + n / 3) {
-    for (uint32_t start = 0; start < kRows; ++start) {
-      Slots slots = Ascending(kRows);
-      std::rotate(slots.begin(), slots.begin() + start, slots.end());
-      slots.resize(n);
-      ExpectOrder(slots, "a ring");
-    }
-  }
-}
-
 Test(reorder_rows, every_list_of_a_few_rows) {
   for (uint32_t n_rows = 1; n_rows <= 5; ++n_rows) {
     for (uint32_t n = 0; n <= n_rows; ++n) {
@@ -121,23 +110,6 @@ Test(reorder_rows, every_list_of_a_few_rows) {
         if (i == n) break;
       }
     }
-  }
-}
-
-Test(reorder_rows, one_cycle_or_a_reversal) {
-  for (uint32_t n = 1; n <= kRows; ++n) {
-    Slots slots = Ascending(n);
-    std::rotate(slots.begin(), slots.begin() + 1, slots.end());
-    ExpectOrder(slots, "one cycle");
-    slots = Ascending(n);
-    std::reverse(slots.begin(), slots.end());
-    ExpectOrder(slots, "a reversal");
-  }
-}
-
-Test(reorder_rows, one_row_to_all_slots) {
-  for (int32_t from = 0; from < static_cast<int32_t>(kRows); ++from) {
-    ExpectOrder(Slots(kRows, from), "one row");
   }
 }
 

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "core/view/rope.h"
-#include "hwy/base.h"
 #include "tests/kernels/key_cases.h"
 #include "tests/kernels/random.h"
 #include "tests/kernels/row_store.h"
@@ -81,20 +80,7 @@ void Rotate(SimdTarget simd, const Case& c, const std::vector<int32_t>& offsets,
 }
 
 float Element(const RowStore& store, uint32_t row, uint32_t i) {
-  const RowSource& s = store.source();
-  const uint8_t* const at = s.Row(row) + s.Element(i);
-  uint32_t bits = 0;
-  std::memcpy(&bits, at, static_cast<size_t>(ElementBytes(s.dtype)));
-  if (s.dtype == DType::kBF16) bits <<= 16;
-  float v;
-  if (s.dtype == DType::kF16) {
-    const auto half = static_cast<uint16_t>(bits);
-    hwy::float16_t stored;
-    std::memcpy(&stored, &half, sizeof(half));
-    return hwy::F32FromF16(stored);
-  }
-  std::memcpy(&v, &bits, sizeof(v));
-  return v;
+  return ElementOf(store.source(), row, i);
 }
 
 // The most that storing a number changes.

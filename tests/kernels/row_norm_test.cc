@@ -8,15 +8,14 @@
 #include <limits>
 #include <vector>
 
+#include "tests/kernels/key_cases.h"
 #include "tests/kernels/random.h"
 #include "tests/kernels/row_store.h"
+#include "tests/kernels/same_bits.h"
 #include "tests/kernels/targets.h"
 
 namespace kvevict {
 namespace {
-
-constexpr uint32_t kDims[] = {1,  2,  3,  7,   8,   15,  16,  17,  31,  33,  41,
-                              64, 80, 96, 127, 128, 129, 256, 300, 576, 1031};
 
 std::vector<float> Norms(SimdTarget simd, const std::vector<float>& rows,
                          uint32_t dim, const RowLayout& layout) {
@@ -28,27 +27,20 @@ std::vector<float> Norms(SimdTarget simd, const std::vector<float>& rows,
   return std::vector<float>(norms, norms + n);
 }
 
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() &&
-         std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
 TestSuite(row_norm);
 
 // A sum of dim rounded squares, added in dim / 16 + 4 steps, and its root, which
 // halves the relative error.
 Test(row_norm, matches_the_oracle) {
   Random random(TestSeed("row_norm/matches_the_oracle"));
-  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    for (uint32_t dim : kDims) {
+  for (DType dtype : kKeyDTypes) {
+    for (uint32_t dim : kKeyDims) {
       std::vector<float> rows(13 * size_t{dim});
       for (float& v : rows)
         v = random.Gaussian() * (random.Below(40) == 0 ? 50 : 1);
       rows = RoundTo(dtype, rows);
       ForEachTarget([&](SimdTarget simd) {
-        RowLayout packed;
-        packed.dtype = dtype;
-        const std::vector<float> norms = Norms(simd, rows, dim, packed);
+        const std::vector<float> norms = Norms(simd, rows, dim, Packed(dtype));
         for (size_t t = 0; t < norms.size(); ++t) {
           double sum = 0.0;
           for (uint32_t i = 0; i < dim; ++i) {
@@ -68,19 +60,13 @@ Test(row_norm, matches_the_oracle) {
 
 Test(row_norm, does_not_depend_on_the_layout) {
   Random random(TestSeed("row_norm/does_not_depend_on_the_layout"));
-  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    for (uint32_t dim : kDims) {
+  for (DType dtype : kKeyDTypes) {
+    for (uint32_t dim : kKeyDims) {
       std::vector<float> rows(11 * size_t{dim});
       for (float& v : rows) v = random.Gaussian();
       rows = RoundTo(dtype, rows);
-      ForEachTarget([&](SimdTarget simd) {
-        const std::vector<RowLayout> layouts = EveryLayout(dtype);
-        const std::vector<float> packed = Norms(simd, rows, dim, layouts[0]);
-        for (const RowLayout& layout : layouts) {
-          cr_assert(SameBits(Norms(simd, rows, dim, layout), packed),
-                    "%s, dtype %d, dim %u", simd.name, static_cast<int>(dtype),
-                    dim);
-        }
+      ExpectSameInEveryLayout(dtype, dim, [&](auto simd, auto& layout) {
+        return Norms(simd, rows, dim, layout);
       });
     }
   }
@@ -89,16 +75,14 @@ Test(row_norm, does_not_depend_on_the_layout) {
 Test(row_norm, is_the_same_on_every_target_for_halves) {
   Random random(TestSeed("row_norm/is_the_same_on_every_target_for_halves"));
   for (DType dtype : {DType::kF16, DType::kBF16}) {
-    for (uint32_t dim : kDims) {
+    for (uint32_t dim : kKeyDims) {
       std::vector<float> rows(9 * size_t{dim});
       for (float& v : rows) v = random.Gaussian();
       rows = RoundTo(dtype, rows);
-      RowLayout packed;
-      packed.dtype = dtype;
       const std::vector<float> first =
-          Norms(SimdTargetAt(0), rows, dim, packed);
+          Norms(SimdTargetAt(0), rows, dim, Packed(dtype));
       ForEachTarget([&](SimdTarget simd) {
-        cr_assert(SameBits(Norms(simd, rows, dim, packed), first), "%s",
+        cr_assert(SameBits(Norms(simd, rows, dim, Packed(dtype)), first), "%s",
                   simd.name);
       });
     }

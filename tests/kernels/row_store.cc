@@ -1,10 +1,12 @@
 #include "tests/kernels/row_store.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 
 #include "hwy/base.h"
+#include "tests/kernels/half_bits.h"
 
 namespace kvevict {
 namespace {
@@ -89,6 +91,25 @@ std::vector<float> RoundTo(DType dtype, std::vector<float> values) {
     }
   }
   return values;
+}
+
+double StoreError(DType dtype, double v) {
+  const int bits = dtype == DType::kF32 ? 24 : dtype == DType::kF16 ? 11 : 8;
+  return std::abs(v) * std::ldexp(1.0, -bits) +
+         (dtype == DType::kF16 ? 0x1p-25 : 0.0);
+}
+
+float ElementOf(const RowSource& rows, uint32_t row, uint32_t i) {
+  const uint8_t* const at = rows.Row(row) + rows.Element(i);
+  if (rows.dtype == DType::kF32) {
+    float v;
+    std::memcpy(&v, at, sizeof(v));
+    return v;
+  }
+  uint16_t bits;
+  std::memcpy(&bits, at, sizeof(bits));
+  return static_cast<float>(rows.dtype == DType::kF16 ? DecodeF16(bits)
+                                                      : DecodeBF16(bits));
 }
 
 RowStore::RowStore(const std::vector<float>& rows, uint32_t dim,

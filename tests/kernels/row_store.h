@@ -31,6 +31,12 @@ std::vector<RowLayout> EveryLayout(DType dtype);
 // The nearest (f16: one of the two nearest) numbers that a dtype can hold.
 std::vector<float> RoundTo(DType dtype, std::vector<float> values);
 
+// The most that rounding a number to a dtype changes it.
+double StoreError(DType dtype, double v);
+
+// An element of rows of such a dtype.
+float ElementOf(const RowSource& rows, uint32_t row, uint32_t i);
+
 // Holds rows[n_rows, dim], whose values the dtype can hold. One end of the memory
 // touches an inaccessible page, and bytes between the elements are NaN patterns.
 class RowStore {

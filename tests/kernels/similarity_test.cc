@@ -12,6 +12,7 @@
 
 #include "tests/kernels/key_cases.h"
 #include "tests/kernels/random.h"
+#include "tests/kernels/same_bits.h"
 #include "tests/kernels/targets.h"
 
 namespace kvevict {
@@ -165,12 +166,8 @@ Test(similarity, does_not_depend_on_the_layout) {
     for (uint32_t dim : {1u, 8u, 41u, 128u}) {
       const Case c = Draw(random, dim, 60);
       const std::vector<float> rows = Keys(random, dtype, c);
-      ForEachTarget([&](SimdTarget simd) {
-        const std::vector<int64_t> packed = Sum(simd, c, rows, Packed(dtype));
-        for (const RowLayout& layout : EveryLayout(dtype)) {
-          cr_assert(Sum(simd, c, rows, layout) == packed, "%s, dim %u",
-                    simd.name, dim);
-        }
+      ExpectSameInEveryLayout(dtype, dim, [&](auto simd, auto& layout) {
+        return Sum(simd, c, rows, layout);
       });
     }
   }
@@ -181,12 +178,8 @@ Test(similarity, is_the_same_on_every_target_with_fused_arithmetic) {
   for (uint32_t dim : kKeyDims) {
     const Case c = Draw(random, dim, dim > 256 ? 70 : 500);
     const std::vector<float> rows = Keys(random, DType::kF32, c);
-    std::vector<int64_t> first;
-    ForEachTarget([&](SimdTarget simd) {
-      if (!HasFusedArithmetic(simd)) return;
-      const std::vector<int64_t> sums = Sum(simd, c, rows, Packed());
-      if (first.empty()) first = sums;
-      cr_assert(sums == first, "%s, dim %u", simd.name, dim);
+    ExpectSameOnFusedTargets(DType::kF32, dim, [&](auto simd, auto& layout) {
+      return Sum(simd, c, rows, layout);
     });
   }
 }

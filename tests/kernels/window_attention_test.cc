@@ -197,31 +197,6 @@ Test(window_attention, follows_a_rising_maximum) {
   ExpectOracle(in);
 }
 
-Test(window_attention, rows_sum_to_one) {
-  Random random(TestSeed("window_attention/rows_sum_to_one"));
-  const oracle::WindowAttentionInput in = RandomInput(1000, 40, 4, 64, random);
-  ForEachTarget([&](SimdTarget simd) {
-    const std::vector<float> weights = RunKernel(simd, in);
-    for (uint32_t g = 0; g < in.group; ++g) {
-      double sum = 0.0;
-      for (uint32_t j = 0; j < in.n_tokens; ++j) {
-        sum += weights[size_t{g} * in.n_tokens + j];
-      }
-      cr_assert(std::abs(sum / in.window - 1.0) < 2e-6, "%s: head %u: %.9g",
-                simd.name, g, sum);
-    }
-  });
-}
-
-Test(window_attention, gives_the_same_bytes_twice) {
-  Random random(TestSeed("window_attention/gives_the_same_bytes_twice"));
-  const oracle::WindowAttentionInput in = RandomInput(333, 21, 3, 72, random);
-  ForEachTarget([&](SimdTarget simd) {
-    cr_assert(SameBytes(RunKernel(simd, in), RunKernel(simd, in)), "%s",
-              simd.name);
-  });
-}
-
 // Results that scratch has no room for are computed again, to the same bytes.
 Test(window_attention, gives_the_same_bytes_in_any_scratch) {
   Random random(
