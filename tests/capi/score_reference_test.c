@@ -251,34 +251,6 @@ Test(score, reference_by_hand) {
   }
 }
 
-/* Rows that are the window's, at its positions, score as the window does. */
-Test(score, reference_of_the_window_is_the_window) {
-  test_scene_spec spec = Small();
-  spec.policy = "snapkv:window=4,pool=avg3,keep_window=no";
-  test_scene* window = test_scene_create(&spec, 7);
-  float* expected = test_scene_score(window);
-  spec.policy = "snapkv:window=4,pool=avg3,keep_window=no,reference=4";
-  test_random random = test_random_start("score reference window");
-  reference_scene r = Create(&spec, true, &random);
-  for (int i = 0; i < 4; ++i) r.positions[i] = 16 + i;
-  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
-  inputs.n_reference_rows = 4;
-  inputs.reference_queries = &window->queries;
-  inputs.reference_positions = r.positions;
-  float scores[20];
-  const kvevict_score_job job =
-      test_score_job(20, &window->cache->view, &inputs, scores, 1);
-  EXPECT_OK(test_score_jobs(r.scene->plan, &job, 1));
-  for (int i = 0; i < 20; ++i) {
-    EXPECT(fabsf(scores[i] - expected[i]) <= 4.0f * 0x1p-24f,
-           "score %d is %.9g, not %.9g", i, (double)scores[i],
-           (double)expected[i]);
-  }
-  free(expected);
-  test_scene_destroy(window);
-  Destroy(&r);
-}
-
 /* NaN does what it does in the window: in a key to all rows that see it. */
 Test(score, reference_rows_do_not_see_later_keys) {
   test_random random = test_random_start("score reference mask");
