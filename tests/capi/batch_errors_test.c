@@ -262,8 +262,7 @@ Test(batch_errors, of_observations_none_is_taken) {
 
 Test(batch_errors, sequences_share_a_context) {
   scene s = Begin();
-  test_model_spec spec = test_small_model("none");
-  test_model* other = test_model_create(&spec, (test_random){3});
+  test_model* other = test_model_of("none", 3);
   s.tokens[1].sequence = other->sequence;
   EXPECT_INVALID(kvevict_sequences_append(s.tokens, kItems, NULL),
                  "items[1]: sequence: its context is not that of items[0]");

@@ -48,8 +48,7 @@ Test(chunks, share_what_is_less_than_they_must_keep_is_an_error) {
   EXPECT_OK(kvevict_policy_resolve(sinks, 1003, &r));
   EXPECT_INVALID(kvevict_policy_resolve(sinks, 1004, &r), "budget 43 < 44",
                  "keeps 1 or sink 4");
-  test_model_spec spec = test_small_model("knorm:sink=0,budget=12,chunk=20");
-  test_model* m = test_model_create(&spec, (test_random){1});
+  test_model* m = test_model_of("knorm:sink=0,budget=12,chunk=20", 1);
   test_model_append(m, 100);
   const int32_t protect[] = {41, 42, 43, 44, 45, 46, 47, 48, 49};
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
@@ -83,8 +82,7 @@ Test(chunks, with_a_budget_in_tokens_have_more_than_sinks) {
   cr_expect_eq(r.budget, 38);
 
   const double budgets[] = {0.5, 20};
-  test_model_spec spec = test_small_model("knorm:budget=0.5,chunk=4");
-  test_model* m = test_model_create(&spec, (test_random){1});
+  test_model* m = test_model_of("knorm:budget=0.5,chunk=4", 1);
   kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;
   options.layer_budgets = budgets;
   options.layer_budgets_len = 2;

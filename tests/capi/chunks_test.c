@@ -103,8 +103,7 @@ static kvevict_plane Plane(const float* data, uint32_t head_dim,
 }
 
 static kvevict_view View(const cache* c, uint32_t layer) {
-  kvevict_view view = KVEVICT_VIEW_INIT;
-  view.n_kv_heads = kHeads;
+  kvevict_view view = {.struct_size = sizeof view, .n_kv_heads = kHeads};
   const size_t head = (size_t)(c->is_paged ? kPage : kMost) * kDim;
   view.k = Plane(c->k[layer], kDim, head);
   view.v = Plane(c->v[layer], kDim, head);

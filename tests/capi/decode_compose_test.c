@@ -288,8 +288,7 @@ Test(decode_compose, a_new_window_begins_to_observe) {
   const kvevict_policy* tova =
       test_policy("tova:budget=10,window=4,scope=head");
   EXPECT_OK(kvevict_plan_create(m->context, &m->geometry, tova, NULL, &plan));
-  kvevict_fork_options options = KVEVICT_FORK_OPTIONS_INIT;
-  options.plan = plan;
+  kvevict_fork_options options = {.struct_size = sizeof options, .plan = plan};
   EXPECT_OK(kvevict_sequence_fork(m->sequence, &options, &fork, NULL));
   const kvevict_plane queries = test_model_queries(m, 0, kPrompt);
   EXPECT_INVALID(test_observe(fork, 0, &queries, 1, kPrompt),

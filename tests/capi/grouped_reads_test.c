@@ -11,15 +11,9 @@
 #include "tests/capi/support/plan.h"
 
 static kvevict_context* context;
-static test_runner runner;
 
-static void CreateContext(void) {
-  kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
-  test_runner_install(&runner, 3, &options);
-  EXPECT_OK(kvevict_context_create(&options, &context));
-}
-static void DestroyContext(void) { kvevict_context_destroy(context); }
-TestSuite(grouped_reads, .init = CreateContext, .fini = DestroyContext);
+static void CreateContext(void) { context = test_grouped_context(); }
+TestSuite(grouped_reads, .init = CreateContext);
 
 /* ---- Scores and attention: those of an f32 cache with what rows stand for ---- */
 

@@ -9,15 +9,9 @@
 #include "tests/capi/support/hooks.h"
 
 static kvevict_context* context;
-static test_runner runner;
 
-static void CreateContext(void) {
-  kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
-  test_runner_install(&runner, 3, &options);
-  EXPECT_OK(kvevict_context_create(&options, &context));
-}
-static void DestroyContext(void) { kvevict_context_destroy(context); }
-TestSuite(grouped, .init = CreateContext, .fini = DestroyContext);
+static void CreateContext(void) { context = test_grouped_context(); }
+TestSuite(grouped, .init = CreateContext);
 
 static void ExpectReads(const test_grouped* c, uint32_t n) {
   test_plain p = test_grouped_read(context, c, n);

@@ -293,8 +293,7 @@ static void FreePages(test_pages* p) {
 
 /* The view of a layer's pages, by the engine's table. */
 static kvevict_view ViewOf(const test_pages* p, int layer) {
-  kvevict_view view = KVEVICT_VIEW_INIT;
-  view.n_kv_heads = kHeads;
+  kvevict_view view = {.struct_size = sizeof view, .n_kv_heads = kHeads};
   view.k.address_table = (uint64_t)(uintptr_t)p->pages[layer];
   view.k.address_table_len = 2 * kPages;
   view.k.token_stride_bytes = kHeads * kDim * 4;

@@ -289,8 +289,7 @@ Test(ranges, rank_both_stages_of_secure) {
 }
 
 Test(ranges, wrong_ones_leave_the_cache_alone) {
-  test_model_spec spec = test_small_model("random:budget=20,sink=0");
-  test_model* m = test_model_create(&spec, (test_random){1});
+  test_model* m = test_model_of("random:budget=20,sink=0", 1);
   test_model_append(m, 60);
   kvevict_token_range ranges[2] = {KVEVICT_TOKEN_RANGE_INIT,
                                    KVEVICT_TOKEN_RANGE_INIT};

@@ -140,33 +140,6 @@ Test(score, centers_scores_are_what_the_definition_says) {
   }
 }
 
-Test(score, centers_of_several_layers_score_alike_in_any_workspace) {
-  static const char* const kPolicies[] = {
-      "triattention:sink=0,budget=20",
-      "triattention:sink=0,budget=20,pool=avg3,order=pool-reduce"};
-  for (int p = 0; p < 2; ++p) {
-    model* m = DrawModel(KVEVICT_ROPE_LAYOUT_HALF);
-    test_plan* plan = test_plan_create(kPolicies[p], &m->geometry,
-                                       KVEVICT_OPERATION_SCORE, 3);
-    float alone[kLayers][kHeads * kTokens], together[kLayers][kHeads * kTokens];
-    kvevict_score_job jobs[kLayers];
-    for (uint32_t l = 0; l < kLayers; ++l) {
-      jobs[l] = JobOf(m, l, alone[l]);
-      jobs[l].n_seen = 100 + 7 * l;
-      EXPECT_OK(test_score_jobs(plan, &jobs[l], 1));
-      jobs[l].scores = together[l];
-    }
-    test_plan_shrink(
-        plan,
-        test_workspace(plan->plan, KVEVICT_OPERATION_SCORE, 0).least_bytes);
-    test_plan_poison(plan, 0xFF);
-    EXPECT_OK(test_score_jobs(plan, jobs, kLayers));
-    EXPECT(memcmp(alone, together, sizeof alone) == 0, "policy %d", p);
-    test_plan_destroy(plan);
-    free(m);
-  }
-}
-
 Test(score, centers_and_tokens_seen_are_checked) {
   model* m = DrawModel(KVEVICT_ROPE_LAYOUT_HALF);
   test_plan* p = test_plan_create("triattention:sink=0,budget=20", &m->geometry,
@@ -304,101 +277,6 @@ Test(score, centers_evictions_keep_what_the_definition_ranks_highest) {
     }
   }
   kvevict_sequence_destroy(sequence);
-  test_plan_destroy(p);
-  free(m);
-}
-
-/* The authors' per_head mode: a KV head keeps the tokens with the highest mean
- * score over the layers, in all layers. */
-Test(score, centers_choose_for_a_head_of_all_layers_through_the_doors) {
-  enum { kBudget = 30, kSink = 2, kRounds = 3 };
-  test_random random = test_random_start("score centers per head");
-  model* m = DrawModel(KVEVICT_ROPE_LAYOUT_HALF);
-  test_plan* scoring =
-      test_plan_create("triattention:budget=30,sink=2", &m->geometry,
-                       KVEVICT_OPERATION_SCORE, 2);
-  test_plan* p = test_plan_create("custom:budget=30,sink=2", &m->geometry,
-                                  KVEVICT_OPERATION_EVICT, 2);
-  kvevict_sequence* sequence = NULL;
-  EXPECT_OK(kvevict_sequence_create(p->plan, &sequence));
-  static float scores[kLayers][kHeads * kTokens], mean[kHeads * kTokens];
-  kvevict_plane plane = test_floats_plane(mean, kTokens);
-  kvevict_signal_inputs inputs[kLayers];
-  kvevict_score_job jobs[kLayers];
-  for (uint32_t l = 0; l < kLayers; ++l) {
-    jobs[l] = JobOf(m, l, scores[l]);
-    inputs[l] = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
-    inputs[l].scores = &plane;
-  }
-  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-  options.inputs = inputs;
-  options.inputs_len = kLayers;
-  uint32_t n_held = 0;
-  for (int round = 0; round < kRounds; ++round) {
-    for (int l = 0; l < kLayers; ++l) {
-      for (int h = 0; h < kHeads; ++h) {
-        float* rows = m->keys[l] + h * kTokens * kDim;
-        for (uint32_t i = n_held * kDim; i < kTokens * kDim; ++i) {
-          rows[i] = (float)test_random_normal(&random);
-        }
-      }
-    }
-    EXPECT_OK(kvevict_sequence_append(sequence, kTokens - n_held, NULL));
-    uint32_t n_seen = 0;
-    EXPECT_OK(kvevict_sequence_logical_length(sequence, &n_seen));
-    static int32_t positions[kHeads][kTokens];
-    static double expected[kHeads][kTokens], bounds[kHeads][kTokens];
-    memset(expected, 0, sizeof expected);
-    memset(bounds, 0, sizeof bounds);
-    size_t n = 0;
-    for (uint32_t l = 0; l < kLayers; ++l) {
-      jobs[l].n_seen = n_seen;
-      for (uint32_t h = 0; h < kHeads; ++h) {
-        double each[kTokens], each_bound[kTokens];
-        EXPECT_OK(kvevict_sequence_keep_positions(sequence, l, h, positions[h],
-                                                  kTokens, &n));
-        Expected(m, l, h, kTokens, positions[h], kSink, n_seen, true, each,
-                 each_bound);
-        for (int t = 0; t < kTokens; ++t) {
-          expected[h][t] += each[t] / kLayers;
-          bounds[h][t] += each_bound[t] + 0x1p-22 * fabs(each[t]);
-        }
-      }
-    }
-    EXPECT_OK(test_score_jobs(scoring, jobs, kLayers));
-    for (int i = 0; i < kHeads * kTokens; ++i) {
-      mean[i] = 0.0f;
-      for (int l = 0; l < kLayers; ++l) mean[i] += scores[l][i] / kLayers;
-    }
-    EXPECT_OK(kvevict_sequence_evict(sequence, m->views, kLayers, &options,
-                                     p->workspace, p->workspace_bytes, NULL));
-    n_held = kBudget;
-    for (uint32_t h = 0; h < kHeads; ++h) {
-      int32_t kept[kLayers][kTokens];
-      for (uint32_t l = 0; l < kLayers; ++l) {
-        EXPECT_OK(kvevict_sequence_keep_positions(sequence, l, h, kept[l],
-                                                  kTokens, &n));
-        EXPECT(n == kBudget, "%zu kept", n);
-        EXPECT(memcmp(kept[l], kept[0], kBudget * sizeof **kept) == 0,
-               "head %u keeps other tokens in layer %u", h, l);
-      }
-      double lowest = INFINITY, highest = -INFINITY;
-      size_t next = 0;
-      for (uint32_t t = 0; t < kTokens; ++t) {
-        const bool stays = next < n && kept[0][next] == positions[h][t];
-        next += stays;
-        if (t < kSink) continue;
-        const double bound = stays ? bounds[h][t] : -bounds[h][t];
-        if (stays) lowest = fmin(lowest, expected[h][t] + bound);
-        if (!stays) highest = fmax(highest, expected[h][t] + bound);
-      }
-      EXPECT(next == n && lowest >= highest,
-             "round %d, head %u: kept %.9g and lost %.9g", round, h, lowest,
-             highest);
-    }
-  }
-  kvevict_sequence_destroy(sequence);
-  test_plan_destroy(scoring);
   test_plan_destroy(p);
   free(m);
 }

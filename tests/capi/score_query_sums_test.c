@@ -209,14 +209,9 @@ Test(score_sums, are_made_of_queries_by_evictions) {
       for (uint32_t l = 0; l < spec.n_layers; ++l) {
         const uint32_t n_keep = test_model_stored(m, l);
         for (uint32_t h = 0; h < TEST_SUMS_HEADS; ++h) {
-          int32_t kept[100], slots[100];
-          test_model_positions(m, l, h, kept);
-          uint32_t from = 0;
-          for (uint32_t k = 0; k < n_keep; ++k, ++from) {
-            while (before[l][h][from] != kept[k]) ++from;
-            slots[k] = (int32_t)from;
-          }
+          int32_t slots[100];
           const uint32_t n = round == 0 ? 100 : 90;
+          test_model_kept_slots(m, l, h, before[l][h], n, slots);
           EXPECT(oracle_selection_is_right(scores[l][h], n, slots, n_keep,
                                            forced[l][h], 1e-5),
                  "%s, round %d, layer %u, head %u: keeps others", kLives[i],

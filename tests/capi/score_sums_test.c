@@ -167,7 +167,7 @@ static void LiveWith(const char* policy, bool reduced, test_random* random) {
   options.inputs_len = 1;
   for (int round = 0; round < 4; ++round) {
     test_model_append(m, round == 0 ? kSlots : 30);
-    int32_t positions[TEST_SUMS_HEADS][kSlots], kept[TEST_SUMS_HEADS][kSlots];
+    int32_t positions[TEST_SUMS_HEADS][kSlots];
     uint8_t forced[TEST_SUMS_HEADS][kSlots];
     double scores[TEST_SUMS_HEADS][kSlots];
     const uint32_t n = test_model_stored(m, 0);
@@ -188,15 +188,12 @@ static void LiveWith(const char* policy, bool reduced, test_random* random) {
     const uint32_t n_keep = test_model_stored(m, 0);
     EXPECT(n_keep < n, "%s: nothing was evicted", policy);
     for (uint32_t h = 0; h < TEST_SUMS_HEADS; ++h) {
-      test_model_positions(m, 0, h, kept[h]);
       int32_t slots[kSlots];
-      uint32_t from = 0;
-      for (uint32_t i = 0; i < n_keep; ++i, ++from) {
-        while (positions[h][from] != kept[h][i]) ++from;
-        slots[i] = (int32_t)from;
+      test_model_kept_slots(m, 0, h, positions[h], n, slots);
+      for (uint32_t i = 0; i < n_keep; ++i) {
         for (uint32_t r = 0; r < rows_per_head; ++r) {
           const uint64_t row = (h * rows_per_head + r) * s.stride;
-          EXPECT(s.values[row + i] == before[row + from],
+          EXPECT(s.values[row + i] == before[row + (uint32_t)slots[i]],
                  "%s: the sum of head %u, slot %u stayed", policy, h, i);
         }
       }

@@ -1,3 +1,5 @@
+/* kvevict_select() of one layer, by hand. keep_lists_test.c has random calls and the
+ * oracle. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -5,9 +7,6 @@
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/plan.h"
-#include "tests/capi/support/random.h"
-#include "tests/oracle/policy.h"
-#include "tests/oracle/select.h"
 
 enum { kMaxTokens = 1100 };
 
@@ -108,21 +107,6 @@ Test(select, infinity_does_not_push_out_what_must_stay) {
              3);
 }
 
-Test(select, budget_that_covers_the_tokens_keeps_all) {
-  for (uint32_t n = 1; n <= 40; ++n) {
-    test_plan* p = Plan("snapkv:budget=40", 2, 3, 1);
-    float scores[3 * 40] = {0};
-    int32_t keep[3 * 40];
-    uint32_t n_keep = 0;
-    EXPECT_OK(Select(p, 1, scores, 3 * n, n, keep, 3 * n, &n_keep));
-    EXPECT(n_keep == n, "%u of %u kept", n_keep, n);
-    for (uint32_t i = 0; i < 3 * n; ++i) {
-      EXPECT(keep[i] == (int32_t)(i % n), "keep[%u] is %d", i, keep[i]);
-    }
-    test_plan_destroy(p);
-  }
-}
-
 /* All heads keep the same tokens, so there is one list. */
 Test(select, streaming_llm_needs_no_scores) {
   test_plan* p = Plan("streaming-llm:budget=7", 2, 3, 1);
@@ -157,224 +141,6 @@ Test(select, streaming_llm_honours_protected_slots_and_splits) {
       EXPECT(keep[i] == expected[layer][i], "layer %u: keep[%u] is %d", layer,
              i, keep[i]);
     }
-  }
-  test_plan_destroy(p);
-}
-
-Test(select, each_layer_has_its_pyramid_budget) {
-  test_plan* p = Plan("pyramidkv:budget=50,alpha=0.5", 3, 1, 1);
-  float scores[200];
-  for (int i = 0; i < 200; ++i) scores[i] = (float)(i * 37 % 200);
-  uint32_t budgets[3];
-  EXPECT_OK(kvevict_plan_layer_budgets(p->plan, 200, budgets, 3));
-  for (uint32_t layer = 0; layer < 3; ++layer) {
-    int32_t keep[200];
-    uint32_t n_keep = 0;
-    EXPECT_OK(
-        Select(p, layer, scores, 200, 200, keep, budgets[layer], &n_keep));
-    EXPECT(n_keep == budgets[layer], "layer %u keeps %u", layer, n_keep);
-  }
-  test_plan_destroy(p);
-}
-
-Test(select, protected_slots_stay) {
-  test_plan* p = Plan("custom:budget=4,sink=1,recent=1", 1, 2, 1);
-  const float scores[20] = {0, 9, 9, 9, 0, 0, 0, 0, 0, 0,
-                            0, 0, 0, 0, 0, 0, 9, 9, 9, 0};
-  const int32_t slots[] = {0, 4, 9}; /* the ends stay anyway, for free */
-  int32_t keep[8];
-  uint32_t n_keep = 0;
-  EXPECT_OK(test_select(p, 0, scores, 20, 10, slots, 3, keep, 8, &n_keep));
-  const int32_t expected[] = {0, 1, 4, 9, 0, 4, 6, 9};
-  cr_assert_eq(n_keep, 4);
-  for (int i = 0; i < 8; ++i) {
-    cr_expect_eq(keep[i], expected[i], "keep[%d] is %d", i, keep[i]);
-  }
-  test_plan_destroy(p);
-}
-
-/* ---- Properties ---- */
-
-typedef struct select_case {
-  char policy[200];
-  uint32_t n_layers, n_heads, n_tokens, layer;
-  float* scores;
-  size_t scores_len;
-  int32_t protect[8];
-  uint32_t n_protect;
-} select_case;
-
-/* Scores on a grid of eighths tie often and add up exactly. */
-static float RandomScore(test_random* random) {
-  switch (test_random_below(random, 40)) {
-    case 0:
-      return NAN;
-    case 1:
-      return INFINITY;
-    case 2:
-      return -INFINITY;
-    default:
-      return (float)((int)test_random_below(random, 200) - 100) / 8.0f;
-  }
-}
-
-static uint32_t RandomTokens(test_random* random) {
-  static const uint32_t kEdges[] = {1,   2,   3,   4,   7,    8,    15,  16,
-                                    17,  31,  33,  63,  64,   65,   127, 128,
-                                    129, 255, 256, 257, 1023, 1024, 1025};
-  return test_random_coin(random)
-             ? kEdges[test_random_below(random, sizeof kEdges / 4)]
-             : test_random_between(random, 1, kMaxTokens);
-}
-
-static select_case RandomCase(test_random* random) {
-  static const char* const kScopes[] = {"head", "layer", "model"};
-  static const char* const kReduces[] = {"mean", "max", "sum"};
-  select_case c;
-  c.n_layers = test_random_between(random, 1, 3);
-  c.n_heads = test_random_between(random, 1, 4);
-  c.n_tokens = RandomTokens(random);
-  const uint32_t scope = test_random_below(random, 3);
-  c.layer = scope == 2 ? 0 : test_random_below(random, c.n_layers);
-  c.n_protect = test_random_below(random, c.n_tokens < 8 ? c.n_tokens : 8);
-  test_random_ascending(random, c.protect, c.n_protect, c.n_tokens);
-  const uint32_t sink = test_random_below(random, 6);
-  const uint32_t recent = test_random_below(random, 6);
-  snprintf(
-      c.policy, sizeof c.policy,
-      "custom:budget=%u,sink=%u,recent=%u,scope=%s,over=%s,tie=%s%s",
-      2 + sink + recent + c.n_protect + test_random_below(random, c.n_tokens),
-      sink, recent, kScopes[scope], kReduces[test_random_below(random, 3)],
-      test_random_coin(random) ? "lower" : "higher",
-      scope != 2 && test_random_coin(random) ? ",split=geometric,alpha=0.9"
-                                             : "");
-  c.scores_len = (size_t)c.n_heads * c.n_tokens * (scope == 2 ? c.n_layers : 1);
-  c.scores = malloc(c.scores_len * sizeof(float));
-  for (size_t i = 0; i < c.scores_len; ++i) c.scores[i] = RandomScore(random);
-  return c;
-}
-
-static kvevict_status RunCase(const select_case* c, test_plan* p, int32_t* keep,
-                              uint32_t* n_keep) {
-  return test_select(p, c->layer, c->scores, c->scores_len, c->n_tokens,
-                     c->protect, c->n_protect, keep, 4 * kMaxTokens, n_keep);
-}
-
-/* Fills expected[n_lists, n_keep]; false if what must stay does not fit. */
-static bool OracleCase(const select_case* c, const test_plan* p,
-                       int32_t* expected, uint32_t* n_lists, uint32_t* n_keep) {
-  const oracle_policy* policy = &p->policy;
-  uint32_t budgets[8];
-  kvevict_resolved_policy r;
-  if (!oracle_layer_budgets(policy, c->n_tokens, budgets, c->n_layers)) {
-    return false;
-  }
-  *n_keep = budgets[c->layer];
-  *n_lists = policy->scope == KVEVICT_SCOPE_KV_HEAD ? c->n_heads : 1;
-  uint8_t forced[kMaxTokens] = {0};
-  if (*n_keep < c->n_tokens) {
-    if (!oracle_resolve(policy, c->n_tokens, &r)) return false;
-    uint32_t n_forced = 0;
-    for (uint32_t i = 0; i < c->n_tokens; ++i) {
-      forced[i] = i < r.n_sink || i + r.n_recent >= c->n_tokens;
-    }
-    for (uint32_t i = 0; i < c->n_protect; ++i) forced[c->protect[i]] = 1;
-    for (uint32_t i = 0; i < c->n_tokens; ++i) n_forced += forced[i];
-    if (n_forced > *n_keep) return false;
-  }
-  const uint32_t rows = (uint32_t)(c->scores_len / c->n_tokens) / *n_lists;
-  for (uint32_t list = 0; list < *n_lists; ++list) {
-    float combined[kMaxTokens];
-    oracle_combine(c->scores + (size_t)list * rows * c->n_tokens, rows,
-                   c->n_tokens, policy->over, combined);
-    oracle_select(combined, c->n_tokens, *n_keep, forced, policy->tie,
-                  expected + (size_t)list * *n_keep);
-  }
-  return true;
-}
-
-Test(select, agrees_with_the_oracle_for_any_thread_count) {
-  test_random random = test_random_start("select oracle");
-  static int32_t keep[4 * kMaxTokens], expected[4 * kMaxTokens];
-  uint32_t n_selecting = 0;
-  for (int i = 0; i < 1500; ++i) {
-    const select_case c = RandomCase(&random);
-    float* before = malloc(c.scores_len * sizeof(float));
-    memcpy(before, c.scores, c.scores_len * sizeof(float));
-    test_plan* p = Plan(c.policy, c.n_layers, c.n_heads, 1 + (uint32_t)i % 4);
-    uint32_t n_keep = 12345, want = 0, n_lists = 0;
-    GUARD(keep);
-    if (!OracleCase(&c, p, expected, &n_lists, &want)) {
-      EXPECT_INVALID(RunCase(&c, p, keep, &n_keep), "budget");
-      EXPECT_UNTOUCHED(keep);
-      EXPECT(n_keep == 12345, "out_n_keep was written");
-    } else {
-      EXPECT_OK(RunCase(&c, p, keep, &n_keep));
-      EXPECT(n_keep == want, "%s of %u: %u kept, not %u", c.policy, c.n_tokens,
-             n_keep, want);
-      const size_t n = (size_t)n_lists * n_keep;
-      for (size_t k = 0; k < n; ++k) {
-        EXPECT(keep[k] == expected[k],
-               "%s, %u heads, %u tokens: keep[%zu] %d, "
-               "not %d",
-               c.policy, c.n_heads, c.n_tokens, k, keep[k], expected[k]);
-      }
-      EXPECT(test_is_filled(keep + n, sizeof keep - n * sizeof(int32_t)),
-             "wrote beyond the lists");
-      n_selecting += n_keep < c.n_tokens;
-    }
-    EXPECT(memcmp(before, c.scores, c.scores_len * sizeof(float)) == 0,
-           "the scores were written");
-    test_plan_destroy(p);
-    free(before);
-    free(c.scores);
-  }
-  cr_assert(n_selecting > 500, "only %u cases select", n_selecting);
-}
-
-Test(select, larger_budget_keeps_a_superset) {
-  test_random random = test_random_start("select superset");
-  float scores[500];
-  for (int i = 0; i < 500; ++i) scores[i] = RandomScore(&random);
-  uint8_t kept[500] = {0};
-  for (uint32_t budget = 10; budget <= 500; budget += 7) {
-    char policy[64];
-    snprintf(policy, sizeof policy, "custom:budget=%u,sink=2,recent=3", budget);
-    test_plan* p = Plan(policy, 1, 1, 1);
-    int32_t keep[500];
-    uint32_t n_keep = 0;
-    EXPECT_OK(Select(p, 0, scores, 500, 500, keep, 500, &n_keep));
-    uint8_t now[500] = {0};
-    for (uint32_t i = 0; i < n_keep; ++i) now[keep[i]] = 1;
-    for (int i = 0; i < 500; ++i) {
-      EXPECT(now[i] >= kept[i], "budget %u lost slot %d", budget, i);
-    }
-    memcpy(kept, now, sizeof kept);
-    test_plan_destroy(p);
-  }
-}
-
-Test(select, permuted_heads_give_permuted_lists) {
-  test_random random = test_random_start("select heads");
-  enum { kHeads = 4, kTokens = 300, kKeep = 50 };
-  static float scores[kHeads][kTokens], permuted[kHeads][kTokens];
-  int32_t order[kHeads];
-  test_random_permutation(&random, order, kHeads);
-  for (int h = 0; h < kHeads; ++h) {
-    for (int t = 0; t < kTokens; ++t) scores[h][t] = RandomScore(&random);
-  }
-  for (int h = 0; h < kHeads; ++h) {
-    memcpy(permuted[h], scores[order[h]], sizeof permuted[h]);
-  }
-  test_plan* p = Plan("custom:sink=0,budget=50", 1, kHeads, 1);
-  int32_t a[kHeads][kKeep], b[kHeads][kKeep];
-  uint32_t n = 0;
-  EXPECT_OK(Select(p, 0, scores[0], kHeads * kTokens, kTokens, a[0],
-                   kHeads * kKeep, &n));
-  EXPECT_OK(Select(p, 0, permuted[0], kHeads * kTokens, kTokens, b[0],
-                   kHeads * kKeep, &n));
-  for (int h = 0; h < kHeads; ++h) {
-    cr_assert(memcmp(b[h], a[order[h]], sizeof b[h]) == 0, "head %d", h);
   }
   test_plan_destroy(p);
 }

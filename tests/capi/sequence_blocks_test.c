@@ -230,8 +230,7 @@ Test(sequence_blocks, are_counted_once_whatever_was_held_before) {
       "knorm:budget=40,sink=9,recent=2,select_block=8,scope=model"};
   for (size_t p = 0; p < sizeof kTexts / sizeof *kTexts; ++p) {
     for (uint32_t n = 53; n <= 69; ++n) {
-      const test_model_spec spec = test_small_model(kTexts[p]);
-      test_model* m = test_model_create(&spec, (test_random){n});
+      test_model* m = test_model_of(kTexts[p], n);
       int32_t positions[kMaxTokens];
       for (uint32_t i = 0; i < n; ++i) positions[i] = (int32_t)(2 * i);
       kvevict_position_lists layers[kLayers];

@@ -210,59 +210,6 @@ Test(contest, budgets_are_rounded_where_they_should_be) {
   }
 }
 
-/* By attention: nothing that was lost beats what stays, in whichever layer. */
-Test(contest, window_attention_shares_the_budget_of_all) {
-  static const char* const kPolicies[] = {
-      "snapkv:budget=40,window=8,split=scores,heads=adaptive,floor=0",
-      "snapkv:budget=0.4,window=8,split=scores,heads=adaptive,floor=0,"
-      "prior=mean,rounding=together"};
-  static double expected[kLists][kMost];
-  test_random random = test_random_start("contest, attention");
-  for (int trial = 0; trial < 8; ++trial) {
-    test_model_spec spec = test_small_model(kPolicies[trial % 2]);
-    spec.n_layers = kLayers;
-    spec.max_tokens = spec.max_positions = kMost;
-    test_model* m = test_model_create(&spec, random);
-    for (int round = 0; round < 3; ++round) {
-      test_model_step(m, round == 0 ? 120 : 30);
-      held before;
-      Note(m, NULL, &before);
-      double largest = 0.0, least = INFINITY, most = 0.0;
-      for (uint32_t i = 0; i < kLists; ++i) {
-        test_model_oracle_scores_of(m, i / kHeads, i % kHeads, expected[i]);
-      }
-      EXPECT_OK(test_model_evict(m, NULL, NULL));
-      uint64_t n = 0;
-      for (uint32_t i = 0; i < kLists; ++i) {
-        int32_t kept[kMost];
-        const uint32_t stored = test_model_stored_of(m, i / kHeads, i % kHeads);
-        test_model_positions(m, i / kHeads, i % kHeads, kept);
-        n += stored;
-        for (uint32_t s = 0, next = 0; s < before.n[i]; ++s) {
-          const bool stays =
-              next < stored && kept[next] == before.positions[i][s];
-          next += stays;
-          const double score = expected[i][s];
-          if (before.forced[i][s]) {
-            EXPECT(stays, "list %u lost slot %u of its window", i, s);
-            continue;
-          }
-          largest = fmax(largest, score);
-          if (stays) least = fmin(least, score);
-          if (!stays) most = fmax(most, score);
-        }
-      }
-      const uint64_t wanted = Winners(&m->policy, test_model_context(m));
-      EXPECT(n == wanted, "%s: %llu kept, not %llu", kPolicies[trial % 2],
-             (unsigned long long)n, (unsigned long long)wanted);
-      EXPECT(least >= most - 2e-5 * largest, "%s: lost %.9g, kept %.9g",
-             kPolicies[trial % 2], most, least);
-      test_model_check(m, "attention");
-    }
-    test_model_destroy(m);
-  }
-}
-
 /* A scope of layers: its one list competes. Whole blocks of a list stay. */
 Test(contest, lists_of_layers_and_blocks_compete) {
   static const char* const kPolicies[] = {

@@ -4,9 +4,7 @@
 #include "tests/capi/support/model.h"
 
 static test_model* Model(void) {
-  const test_model_spec spec =
-      test_small_model("snapkv:budget=60,window=8,scope=head");
-  return test_model_create(&spec, (test_random){1});
+  return test_model_of("snapkv:budget=60,window=8,scope=head", 1);
 }
 
 static kvevict_sequence_memory MemoryOf(const test_model* m, uint32_t layer) {

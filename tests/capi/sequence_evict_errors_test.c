@@ -3,25 +3,8 @@
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/plan.h"
 
-static test_model_spec Spec(const char* policy) {
-  return (test_model_spec){
-      .policy = policy,
-      .n_layers = 3,
-      .n_q_heads = 4,
-      .n_kv_heads = 2,
-      .max_tokens = 100,
-      .max_positions = 300,
-      .k_head_dim = 16,
-      .v_head_dim = 8,
-      .q_dtype = KVEVICT_DTYPE_F32,
-      .k_dtype = KVEVICT_DTYPE_F32,
-      .layout = TEST_HEAD_MAJOR,
-      .n_companions = 1,
-  };
-}
-
 static test_model* Model(const char* policy) {
-  const test_model_spec spec = Spec(policy);
+  const test_model_spec spec = test_three_layers(policy);
   return test_model_create(&spec, (test_random){1});
 }
 
@@ -155,7 +138,7 @@ Test(evict, views_without_what_the_geometry_has_are_errors) {
                        views[0].v.data = 0, "views[0]", "v.data is 0",
                        "head_dim 8");
   }
-  test_model_spec spec = Spec("streaming-llm:budget=20");
+  test_model_spec spec = test_three_layers("streaming-llm:budget=20");
   spec.k_dtype = KVEVICT_DTYPE_OPAQUE;
   test_model* m = test_model_create(&spec, (test_random){1});
   test_model_append(m, 100);
@@ -166,7 +149,7 @@ Test(evict, views_without_what_the_geometry_has_are_errors) {
 }
 
 Test(evict, views_without_v_are_valid_where_the_geometry_has_none) {
-  test_model_spec spec = Spec("streaming-llm:budget=20");
+  test_model_spec spec = test_three_layers("streaming-llm:budget=20");
   spec.v_head_dim = 0;
   test_model* m = test_model_create(&spec, (test_random){1});
   test_model_append(m, 100);
@@ -228,7 +211,7 @@ Test(evict, budgets_below_what_must_stay_are_errors) {
 }
 
 Test(evict, keys_that_cannot_be_read_are_unsupported) {
-  test_model_spec spec = Spec("snapkv:budget=50");
+  test_model_spec spec = test_three_layers("snapkv:budget=50");
   spec.k_dtype = KVEVICT_DTYPE_OPAQUE;
   test_model* m = test_model_create(&spec, (test_random){1});
   test_model_append(m, 100);

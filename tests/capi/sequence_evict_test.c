@@ -8,25 +8,8 @@
 #include "tests/capi/support/model.h"
 #include "tests/oracle/select.h"
 
-static test_model_spec Spec(const char* policy) {
-  return (test_model_spec){
-      .policy = policy,
-      .n_layers = 3,
-      .n_q_heads = 4,
-      .n_kv_heads = 2,
-      .max_tokens = 100,
-      .max_positions = 300,
-      .k_head_dim = 16,
-      .v_head_dim = 8,
-      .q_dtype = KVEVICT_DTYPE_F32,
-      .k_dtype = KVEVICT_DTYPE_F32,
-      .layout = TEST_HEAD_MAJOR,
-      .n_companions = 1,
-  };
-}
-
 static test_model* Model(const char* policy) {
-  const test_model_spec spec = Spec(policy);
+  const test_model_spec spec = test_three_layers(policy);
   return test_model_create(&spec, (test_random){1});
 }
 
@@ -96,7 +79,7 @@ static bool LeaveOut(kvevict_view* view) {
 Test(evict, a_view_takes_from_the_geometry_what_it_leaves_out) {
   bool was_packed[TEST_N_LAYOUTS] = {false};
   for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
-    test_model_spec spec = Spec("tova:budget=20");
+    test_model_spec spec = test_three_layers("tova:budget=20");
     spec.layout = (test_layout)layout;
     if (layout == TEST_PAGED_16_BY_HEAD) spec.n_q_heads = spec.n_kv_heads = 1;
     test_model* full = test_model_create(&spec, (test_random){1});
@@ -128,110 +111,6 @@ Test(evict, an_empty_sequence_is_left_alone) {
   }
 }
 
-Test(evict, reports_what_it_did) {
-  test_model* m = Model("streaming-llm:budget=20");
-  test_model_append(m, 90);
-  kvevict_evict_report report = {.struct_size = sizeof report};
-  EXPECT_OK(test_model_evict(m, NULL, &report));
-  cr_expect_eq(report.struct_size, sizeof report);
-  cr_expect_eq(report.evicted, 1);
-  cr_expect_eq(report.tokens_before, 270);
-  cr_expect_eq(report.tokens_after, 60);
-  cr_expect_eq(report.bytes_before, 270 * kTokenBytes);
-  cr_expect_eq(report.bytes_after, 60 * kTokenBytes);
-  cr_expect_eq(report.blocks_freed, 0);
-  test_model_destroy(m);
-}
-
-Test(evict, reports_freed_blocks) {
-  test_model_spec spec = Spec("streaming-llm:budget=17");
-  spec.layout = TEST_PAGED_16;
-  test_model* m = test_model_create(&spec, (test_random){1});
-  test_model_append(m, 81); /* 6 blocks of 16; 17 slots need 2 */
-  kvevict_evict_report report = {.struct_size = sizeof report};
-  EXPECT_OK(test_model_evict(m, NULL, &report));
-  cr_expect_eq(report.blocks_freed, 3 * 4);
-  test_model_destroy(m);
-}
-
-Test(evict, streaming_llm_keeps_both_ends_every_time) {
-  test_model* m = Model("streaming-llm:budget=20");
-  test_model_append(m, 100);
-  for (int round = 0; round < 20; ++round) {
-    EXPECT_OK(test_model_evict(m, NULL, NULL));
-    test_model_check(m, "streaming-llm");
-    int32_t positions[20];
-    for (uint32_t l = 0; l < 3; ++l) {
-      EXPECT(test_model_stored(m, l) == 20, "layer %u", l);
-      test_model_positions(m, l, 1, positions);
-      for (int i = 0; i < 20; ++i) {
-        const int32_t want = i < 4 ? i : (int32_t)m->n_seen - 20 + i;
-        EXPECT(positions[i] == want, "round %d: slot %d holds %d, not %d",
-               round, i, positions[i], want);
-      }
-    }
-    test_model_append(m, 1 + (uint32_t)round % 15);
-  }
-  test_model_destroy(m);
-}
-
-/* A layer keeps its sinks and its most recent tokens, however many. */
-Test(evict, streaming_llm_keeps_the_most_recent_under_every_split) {
-  const char* const kSplits[] = {"uniform", "geometric", "arithmetic-kvf",
-                                 "arithmetic-kvpress"};
-  for (int s = 0; s < 4; ++s) {
-    char policy[80];
-    snprintf(policy, sizeof policy, "streaming-llm:budget=20,split=%s",
-             kSplits[s]);
-    test_model* m = Model(policy);
-    test_model_append(m, 100);
-    EXPECT_OK(test_model_evict(m, NULL, NULL));
-    test_model_check(m, policy);
-    uint32_t total = 0;
-    for (uint32_t l = 0; l < 3; ++l) {
-      int32_t positions[100];
-      const uint32_t n = test_model_stored(m, l);
-      test_model_positions(m, l, 1, positions);
-      for (uint32_t i = 0; i < n; ++i) {
-        const int32_t want = (int32_t)(i < 4 ? i : 100 - n + i);
-        EXPECT(positions[i] == want, "%s: layer %u, slot %u holds %d, not %d",
-               policy, l, i, positions[i], want);
-      }
-      EXPECT(n > 4 && (s == 0 || l == 1 || n != 20), "%s: layer %u keeps %u",
-             policy, l, n);
-      total += n;
-    }
-    EXPECT(s > 1 || total == 60, "%s: %u in all", policy, total);
-    test_model_destroy(m);
-  }
-}
-
-Test(evict, streaming_llm_honours_protected_positions) {
-  test_model* m = Model("streaming-llm:budget=20");
-  test_model_append(m, 100);
-  int32_t protect[16];
-  for (int i = 0; i < 16; ++i) protect[i] = 10 + 3 * i;
-  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-  options.protected_positions = protect;
-  options.protected_positions_len = 16; /* no room for the last token */
-  EXPECT_INVALID(test_model_evict(m, &options, NULL), "budget 20", "sink 4",
-                 "16 protected");
-  options.protected_positions_len = 15; /* room for the last token */
-  EXPECT_OK(test_model_evict(m, &options, NULL));
-  test_model_check(m, "protected");
-  int32_t positions[20];
-  test_model_positions(m, 2, 0, positions);
-  for (int i = 0; i < 20; ++i) {
-    const int32_t want = i < 4 ? i : i < 19 ? protect[i - 4] : 99;
-    cr_expect_eq(positions[i], want, "slot %d holds %d", i, positions[i]);
-  }
-  test_model_append(m, 30);
-  EXPECT_OK(test_model_evict(m, NULL, NULL)); /* protected no longer */
-  test_model_positions(m, 1, 1, positions);
-  cr_expect_eq(positions[4], 114, "slot 4 holds %d", positions[4]);
-  test_model_destroy(m);
-}
-
 /* A ratio counts the tokens seen, not those that are left. */
 Test(evict, ratio_is_of_all_tokens_seen) {
   test_model* m = Model("streaming-llm:budget=0.25");
@@ -246,45 +125,6 @@ Test(evict, ratio_is_of_all_tokens_seen) {
   cr_expect_eq(test_model_stored(m, 0), 25);
   test_model_check(m, "ratio");
   test_model_destroy(m);
-}
-
-Test(evict, twice_in_a_row_does_nothing_the_second_time) {
-  test_model* m = Model("snapkv:budget=50");
-  test_model_step(m, 100);
-  EXPECT_OK(test_model_evict(m, NULL, NULL));
-  test_cache* before = test_cache_clone(m->live[1]);
-  kvevict_evict_report report = {.struct_size = sizeof report};
-  EXPECT_OK(test_model_evict(m, NULL, &report));
-  cr_expect_eq(report.evicted, 0);
-  test_expect_same_bytes(m->live[1], before, "second eviction");
-  test_cache_destroy(before);
-  test_model_destroy(m);
-}
-
-Test(evict, one_list_serves_the_scope) {
-  const char* const kScopes[] = {"head", "layer", "model"};
-  for (int scope = 0; scope < 3; ++scope) {
-    char policy[64];
-    snprintf(policy, sizeof policy, "snapkv:budget=50,scope=%s",
-             kScopes[scope]);
-    test_model* m = Model(policy);
-    test_model_step(m, 100);
-    EXPECT_OK(test_model_evict(m, NULL, NULL));
-    test_model_check(m, policy);
-    int32_t lists[3][2][50];
-    for (uint32_t l = 0; l < 3; ++l) {
-      for (uint32_t h = 0; h < 2; ++h)
-        test_model_positions(m, l, h, lists[l][h]);
-    }
-    const size_t n = sizeof lists[0][0];
-    const bool heads_alike = memcmp(lists[0][0], lists[0][1], n) == 0 &&
-                             memcmp(lists[1][0], lists[1][1], n) == 0;
-    const bool layers_alike = memcmp(lists[0][0], lists[1][0], n) == 0 &&
-                              memcmp(lists[0][1], lists[2][1], n) == 0;
-    cr_expect_eq(heads_alike, scope >= 1, "scope %s", kScopes[scope]);
-    cr_expect_eq(layers_alike, scope == 2, "scope %s", kScopes[scope]);
-    test_model_destroy(m);
-  }
 }
 
 Test(evict, random_is_reproducible_and_depends_on_the_seed) {
@@ -315,7 +155,7 @@ Test(evict, random_favours_no_token) {
   for (int seed = 0; seed < kSeeds; ++seed) {
     char policy[64];
     snprintf(policy, sizeof policy, "random:budget=36,sink=4,seed=%d", seed);
-    test_model_spec spec = Spec(policy);
+    test_model_spec spec = test_three_layers(policy);
     spec.n_layers = 1;
     spec.n_kv_heads = spec.n_q_heads = 1;
     spec.k_head_dim = spec.v_head_dim = 1;
@@ -332,49 +172,6 @@ Test(evict, random_favours_no_token) {
     EXPECT(n_kept[p] > 150 && n_kept[p] < 250, "token %d survived %u of %d", p,
            n_kept[p], kSeeds);
   }
-}
-
-Test(evict, protected_positions_stay_while_they_are_held) {
-  test_model* m = Model("random:budget=5,sink=4");
-  test_model_append(m, 100);
-  const int32_t protect[] = {0, 10, 50, 99};
-  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-  options.protected_positions = protect;
-  options.protected_positions_len = 4;
-  /* Sinks leave room for one token, so three more do not fit. */
-  EXPECT_INVALID(test_model_evict(m, &options, NULL), "layer 0", "5",
-                 "3 protected");
-  test_model_check(m, "refused");
-  test_model_destroy(m);
-
-  m = Model("random:sink=0,budget=20,recent=2");
-  test_model_append(m, 100);
-  EXPECT_OK(test_model_evict(m, &options, NULL));
-  test_model_check(m, "protected");
-  for (uint32_t l = 0; l < 3; ++l) {
-    for (int i = 0; i < 4; ++i) {
-      int32_t slot = -1;
-      EXPECT_OK(kvevict_sequence_slot_of_position(m->sequence, l, 1,
-                                                  (uint32_t)protect[i], &slot));
-      EXPECT(slot >= 0, "layer %u lost position %d", l, protect[i]);
-    }
-  }
-  /* Protecting a token that is gone is ignored, and it stays gone. */
-  int32_t gone = 4, slot = 0;
-  for (; gone < 98; ++gone) {
-    EXPECT_OK(kvevict_sequence_slot_of_position(m->sequence, 0, 0,
-                                                (uint32_t)gone, &slot));
-    if (slot < 0) break;
-  }
-  test_model_append(m, 30);
-  options.protected_positions = &gone;
-  options.protected_positions_len = 1;
-  EXPECT_OK(test_model_evict(m, &options, NULL));
-  EXPECT_OK(kvevict_sequence_slot_of_position(m->sequence, 0, 0, (uint32_t)gone,
-                                              &slot));
-  cr_expect_eq(slot, -1);
-  test_model_check(m, "protected and gone");
-  test_model_destroy(m);
 }
 
 /* 5 of 6 slots are sinks and recents. One more fits, wherever it lies. */
@@ -396,39 +193,6 @@ Test(evict, one_protected_position_too_many_is_found_at_either_end) {
     test_model_check(m, "one protected");
     test_model_destroy(m);
   }
-}
-
-Test(evict, custom_scores_are_read_with_their_strides) {
-  test_model* m = Model("custom:budget=10,sink=0");
-  test_model_append(m, 100);
-  enum { kLayerStride = 700, kHeadStride = 230, kLen = 2 * 700 + 230 + 100 };
-  float* scores = malloc(kLen * sizeof(float));
-  for (int i = 0; i < kLen; ++i) scores[i] = INFINITY; /* gaps: never read */
-  for (int l = 0; l < 3; ++l) {
-    for (int h = 0; h < 2; ++h) {
-      for (int t = 0; t < 100; ++t) {
-        scores[l * kLayerStride + h * kHeadStride + t] =
-            (float)((t * 7 + l * 31 + h * 13) % 100);
-      }
-    }
-  }
-  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-  test_inputs inputs;
-  test_give_scores(&options, &inputs, 3, scores, kLayerStride, kHeadStride);
-  EXPECT_OK(test_model_evict(m, &options, NULL));
-  test_model_check(m, "custom");
-  for (uint32_t l = 0; l < 3; ++l) {
-    for (uint32_t h = 0; h < 2; ++h) {
-      int32_t positions[10];
-      test_model_positions(m, l, h, positions);
-      for (int i = 0; i < 10; ++i) {
-        EXPECT((positions[i] * 7 + (int)l * 31 + (int)h * 13) % 100 >= 90,
-               "layer %u, head %u kept %d", l, h, positions[i]);
-      }
-    }
-  }
-  free(scores);
-  test_model_destroy(m);
 }
 
 /* The positions that a layer and head must keep by a row of scores. */

@@ -8,31 +8,12 @@
 #include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
+#include "tests/capi/support/merged.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/policies.h"
-#include "tests/oracle/compact.h"
 #include "tests/oracle/fit.h"
 
-enum { kMaxTokens = 100, kMostHeads = 4, kMostRows = 40 };
-
-/* Half a unit in the last place. */
-static double StoreError(kvevict_dtype dtype, double v) {
-  const double size = fabs(v);
-  if (dtype == KVEVICT_DTYPE_F32) return size * 0x1p-24;
-  return dtype == KVEVICT_DTYPE_F16 ? size * 0x1p-11 + 0x1p-25 : size * 0x1p-8;
-}
-
-static float* ReadRows(const test_cache* cache, const kvevict_plane* plane,
-                       uint32_t head, uint32_t n_tokens) {
-  const uint32_t dim = plane->head_dim;
-  float* rows = malloc(((size_t)n_tokens * dim + 1) * sizeof *rows);
-  for (uint32_t t = 0; t < n_tokens; ++t) {
-    for (uint32_t i = 0; i < dim; ++i) {
-      rows[(size_t)t * dim + i] = test_cache_get(cache, plane, t, head, i);
-    }
-  }
-  return rows;
-}
+enum { kMostRows = 40 };
 
 /* Queries of a KV head as f32, [n_rows, group, k_head_dim]. */
 static float* ReadQueries(const test_model* m, uint32_t layer, uint32_t head,
@@ -104,8 +85,8 @@ static void ExpectFitted(const test_model* m, uint32_t layer, uint32_t head,
   const uint32_t n_rows = FitRows(m);
   const uint32_t first =
       m->policy.reference > 0 ? m->reference_first : m->n_seen - n_rows;
-  float* const keys = ReadRows(before, &view->k, head, n_held);
-  float* const values = ReadRows(before, &view->v, head, n_held);
+  float* const keys = test_read_rows(before, &view->k, head, n_held);
+  float* const values = test_read_rows(before, &view->v, head, n_held);
   float* const queries = ReadQueries(m, layer, head, first, n_rows);
   float* const of_rows = malloc((size_t)n_rows * group * sizeof *of_rows);
   for (uint32_t i = 0; i < n_rows * group && sinks != NULL; ++i) {
@@ -113,9 +94,10 @@ static void ExpectFitted(const test_model* m, uint32_t layer, uint32_t head,
   }
   const kvevict_plane* const has_biases = BiasesOf(view);
   float* const biases =
-      has_biases ? ReadRows(before, has_biases, head, n_held) : NULL;
+      has_biases ? test_read_rows(before, has_biases, head, n_held) : NULL;
   float* const fitted =
-      has_biases ? ReadRows(got, BiasesOf(&got->view), head, n_keep) : NULL;
+      has_biases ? test_read_rows(got, BiasesOf(&got->view), head, n_keep)
+                 : NULL;
   const size_t n = (size_t)n_keep * dim;
   double* const want = malloc(n * sizeof *want);
   double* const bounds = malloc(n * sizeof *bounds);
@@ -139,7 +121,8 @@ static void ExpectFitted(const test_model* m, uint32_t layer, uint32_t head,
   if (FitsBiases(m) && n_keep < n_held) {
     ExpectFittedBiases(&in, what);
   } else if (has_biases) {
-    float* const same = ReadRows(moved, BiasesOf(&moved->view), head, n_keep);
+    float* const same =
+        test_read_rows(moved, BiasesOf(&moved->view), head, n_keep);
     EXPECT(memcmp(same, fitted, n_keep * sizeof *same) == 0,
            "%s: a bias changed", what);
     free(same);
@@ -161,7 +144,8 @@ static void ExpectFitted(const test_model* m, uint32_t layer, uint32_t head,
         continue;
       }
       const size_t at = (size_t)t * dim + i;
-      const double bound = bounds[at] + StoreError(view->v.dtype, want[at]);
+      const double bound =
+          bounds[at] + test_store_error(view->v.dtype, want[at]);
       EXPECT(fabs(x - want[at]) <= bound,
              "%s: layer %u, head %u, slot %u, element %u is %.9g, not %.9g to "
              "%.3g",
@@ -183,17 +167,9 @@ static void ExpectFitted(const test_model* m, uint32_t layer, uint32_t head,
  * with fewer than twice as many queries as slots. */
 static uint32_t EvictAndCheck(test_model* m, const float* sinks,
                               const char* what) {
-  test_cache* before[TEST_MAX_LAYERS];
-  static int32_t held[TEST_MAX_LAYERS][kMostHeads][kMaxTokens];
-  uint32_t n_held[TEST_MAX_LAYERS][kMostHeads];
+  static test_held held;
+  test_hold(m, &held);
   const uint32_t heads = m->spec.n_kv_heads;
-  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
-    before[l] = test_cache_clone(m->live[l]);
-    for (uint32_t h = 0; h < heads; ++h) {
-      n_held[l][h] = test_model_stored_of(m, l, h);
-      test_model_positions(m, l, h, held[l][h]);
-    }
-  }
   m->reference_first = m->n_seen;
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
   test_inputs inputs;
@@ -202,35 +178,18 @@ static uint32_t EvictAndCheck(test_model* m, const float* sinks,
   EXPECT_OK(test_model_evict(m, &options, &report));
   uint32_t n_weak = 0;
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
-    test_cache* moved = test_cache_clone(before[l]);
-    static int32_t keep[kMostHeads][kMaxTokens];
-    uint32_t counts[kMostHeads];
+    test_stayed stayed;
+    test_cache* moved = test_held_moved(m, &held, l, &stayed);
     for (uint32_t h = 0; h < heads; ++h) {
-      int32_t kept[kMaxTokens];
-      counts[h] = test_model_stored_of(m, l, h);
-      test_model_positions(m, l, h, kept);
-      uint32_t slot = 0;
-      for (uint32_t i = 0; i < counts[h]; ++i) {
-        while (held[l][h][slot] != kept[i]) ++slot;
-        keep[h][i] = (int32_t)slot;
-      }
-      n_weak += counts[h] < n_held[l][h] &&
-                FitRows(m) * (m->spec.n_q_heads / heads) < 2 * counts[h];
-    }
-    kvevict_keep_lists lists = KVEVICT_KEEP_LISTS_INIT;
-    lists.n_lists = heads;
-    lists.slots = &keep[0][0];
-    lists.list_stride = kMaxTokens;
-    lists.count = kMaxTokens;
-    lists.counts = counts;
-    oracle_compact_lists(&moved->view, &lists);
-    for (uint32_t h = 0; h < heads; ++h) {
-      ExpectFitted(m, l, h, before[l], moved, n_held[l][h], keep[h], counts[h],
+      n_weak += stayed.n[h] < held.n[l][h] &&
+                FitRows(m) * (m->spec.n_q_heads / heads) < 2 * stayed.n[h];
+      ExpectFitted(m, l, h, held.caches[l], moved, held.n[l][h],
+                   stayed.slots[h], stayed.n[h],
                    sinks == NULL ? NULL : sinks + l * m->spec.n_q_heads, what);
     }
     test_cache_destroy(moved);
-    test_cache_destroy(before[l]);
   }
+  test_held_free(m, &held);
   EXPECT(report.n_weak_fits == n_weak, "%s: %u weak fits, not %u", what,
          report.n_weak_fits, n_weak);
   return n_weak;
@@ -359,9 +318,7 @@ Test(sequence_fit, threads_do_not_matter) {
 }
 
 Test(sequence_fit, an_eviction_that_drops_nothing_changes_nothing) {
-  test_model_spec spec =
-      test_small_model("snapkv:budget=60,window=8,fit=values");
-  test_model* m = test_model_create(&spec, (test_random){5});
+  test_model* m = test_model_of("snapkv:budget=60,window=8,fit=values", 5);
   test_model_step(m, 60);
   test_cache* before = test_cache_clone(m->live[0]);
   kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
@@ -377,9 +334,8 @@ Test(sequence_fit, an_eviction_that_drops_nothing_changes_nothing) {
 Test(sequence_fit, a_shared_cache_is_fitted_once) {
   test_cache* fitted[2];
   for (int shares = 0; shares < 2; ++shares) {
-    test_model_spec spec =
-        test_small_model("streaming-llm:budget=40,reference=12,fit=values");
-    test_model* m = test_model_create(&spec, (test_random){6});
+    test_model* m =
+        test_model_of("streaming-llm:budget=40,reference=12,fit=values", 6);
     test_model_step(m, 80);
     if (shares) m->views[1] = m->views[0];
     kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
@@ -520,8 +476,7 @@ Test(sequence_fit, evictions_say_what_is_missing) {
 /* Four query heads of two KV heads: twice as many queries as the policy names. */
 Test(sequence_fit, too_many_queries_are_refused) {
   for (int over = 0; over < 2; ++over) {
-    test_model_spec spec = test_small_model("knorm:budget=40");
-    test_model* m = test_model_create(&spec, (test_random){9});
+    test_model* m = test_model_of("knorm:budget=40", 9);
     kvevict_plan* plan = NULL;
     const kvevict_policy* policy =
         test_policy(over ? "knorm:budget=40,reference=2049,fit=values"
@@ -541,9 +496,8 @@ Test(sequence_fit, too_many_queries_are_refused) {
 
 /* Rows that were fitted are no longer those of their tokens. */
 Test(sequence_fit, exact_prefixes_end_with_a_fit) {
-  test_model_spec spec = test_small_model(
-      "streaming-llm:budget=60,sink=20,reference=6,fit=values");
-  test_model* m = test_model_create(&spec, (test_random){10});
+  test_model* m = test_model_of(
+      "streaming-llm:budget=60,sink=20,reference=6,fit=values", 10);
   test_model_step(m, 90);
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
   test_inputs inputs;

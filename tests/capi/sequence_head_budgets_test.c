@@ -3,32 +3,6 @@
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 
-/* Equal budgets are the policy's own. */
-Test(ragged, equal_budgets_are_a_uniform_budget) {
-  uint32_t budgets[6];
-  for (int i = 0; i < 6; ++i) budgets[i] = 40;
-  test_model_spec spec = test_small_model("snapkv:budget=40,window=8");
-  spec.n_layers = 3;
-  test_model* uniform = test_model_create(&spec, (test_random){3});
-  spec.head_budgets = budgets;
-  test_model* ragged = test_model_create(&spec, (test_random){3});
-  for (int i = 0; i < 3; ++i) {
-    test_model_step(uniform, 50);
-    test_model_step(ragged, 50);
-    kvevict_evict_report a = KVEVICT_EVICT_REPORT_INIT;
-    kvevict_evict_report b = KVEVICT_EVICT_REPORT_INIT;
-    EXPECT_OK(test_model_evict(uniform, NULL, &a));
-    EXPECT_OK(test_model_evict(ragged, NULL, &b));
-    cr_expect(memcmp(&a, &b, sizeof a) == 0, "the reports differ");
-    test_expect_same_tokens(uniform, ragged, "equal budgets");
-    for (uint32_t l = 0; l < 3; ++l) {
-      test_expect_same_rows(uniform->live[l], ragged->live[l], 40, "equal");
-    }
-  }
-  test_model_destroy(uniform);
-  test_model_destroy(ragged);
-}
-
 /* The policy's own budget is not used, so it need not hold what must stay. */
 Test(ragged, the_policys_own_budget_plays_no_part) {
   const uint32_t budgets[4] = {20, 30, 40, 100};

@@ -11,8 +11,7 @@
 enum { kAlignment = 64, kGuardBytes = 256 };
 
 static test_model* Model(void) {
-  const test_model_spec spec = test_small_model("snapkv:budget=60,window=8");
-  return test_model_create(&spec, (test_random){1});
+  return test_model_of("snapkv:budget=60,window=8", 1);
 }
 
 /* A model whose sequence does not observe. */
@@ -194,8 +193,7 @@ Test(sequence_memory, of_queries_is_not_needed_where_nothing_reads_them) {
   static const char* const kOthers[] = {"none", "streaming-llm:budget=60",
                                         "random:sink=0,budget=60"};
   for (int i = 0; i < 3; ++i) {
-    const test_model_spec spec = test_small_model(kOthers[i]);
-    test_model* m = test_model_create(&spec, (test_random){1});
+    test_model* m = test_model_of(kOthers[i], 1);
     cr_expect_eq(ToObserve(m->plan), 0);
     EXPECT_OK(kvevict_sequence_end_observing(m->sequence));
     const uint32_t n_allocs = m->allocator.n_allocs;

@@ -7,57 +7,26 @@
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/merged.h"
 #include "tests/capi/support/model.h"
-#include "tests/oracle/compact.h"
-
-enum { kMaxTokens = 100 };
 
 static uint32_t n_compared;
 
 /* Evicts and compares every layer and head with the oracle. */
 static void EvictAndCheck(test_model* m, const char* what) {
-  test_cache* before[TEST_MAX_LAYERS];
-  static int32_t held[TEST_MAX_LAYERS][4][kMaxTokens];
-  uint32_t n_held[TEST_MAX_LAYERS][4];
-  const uint32_t heads = m->spec.n_kv_heads;
-  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
-    before[l] = test_cache_clone(m->live[l]);
-    for (uint32_t h = 0; h < heads; ++h) {
-      n_held[l][h] = test_model_stored_of(m, l, h);
-      test_model_positions(m, l, h, held[l][h]);
-    }
-  }
+  static test_held held;
+  test_hold(m, &held);
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   const oracle_policy* p = &m->policy;
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
-    test_cache* moved = test_cache_clone(before[l]);
-    static int32_t keep[4][kMaxTokens];
-    uint32_t counts[4];
-    for (uint32_t h = 0; h < heads; ++h) {
-      int32_t kept[kMaxTokens];
-      counts[h] = test_model_stored_of(m, l, h);
-      test_model_positions(m, l, h, kept);
-      uint32_t slot = 0;
-      for (uint32_t i = 0; i < counts[h]; ++i) {
-        while (held[l][h][slot] != kept[i]) ++slot;
-        keep[h][i] = (int32_t)slot;
-      }
-    }
-    kvevict_keep_lists lists = KVEVICT_KEEP_LISTS_INIT;
-    lists.n_lists = heads;
-    lists.slots = &keep[0][0];
-    lists.list_stride = kMaxTokens;
-    lists.count = kMaxTokens;
-    lists.counts = counts;
-    oracle_compact_lists(&moved->view, &lists);
-    for (uint32_t h = 0; h < heads; ++h) {
-      EXPECT(counts[h] <= n_held[l][h], "%s: layer %u grew", what, l);
+    test_stayed stayed;
+    test_cache* moved = test_held_moved(m, &held, l, &stayed);
+    for (uint32_t h = 0; h < m->spec.n_kv_heads; ++h) {
       n_compared += test_expect_merged(
-          before[l], m->live[l], moved, h, n_held[l][h], keep[h], counts[h],
-          p->merge, p->merge_threshold, p->merge_fraction, what);
+          held.caches[l], m->live[l], moved, h, held.n[l][h], stayed.slots[h],
+          stayed.n[h], p->merge, p->merge_threshold, p->merge_fraction, what);
     }
     test_cache_destroy(moved);
-    test_cache_destroy(before[l]);
   }
+  test_held_free(m, &held);
 }
 
 static const char* const kPolicies[] = {

@@ -4,8 +4,7 @@
 #include "tests/capi/support/model.h"
 
 static test_model* Model(void) {
-  const test_model_spec spec = test_small_model("snapkv:budget=60,window=8");
-  return test_model_create(&spec, (test_random){1});
+  return test_model_of("snapkv:budget=60,window=8", 1);
 }
 
 Test(sequence, observe_refuses_bad_arguments) {
@@ -161,8 +160,7 @@ Test(sequence, observe_rounds_f32_queries) {
 }
 
 Test(sequence, observe_does_nothing_where_attention_does_not_score) {
-  const test_model_spec spec = test_small_model("streaming-llm:budget=20");
-  test_model* m = test_model_create(&spec, (test_random){1});
+  test_model* m = test_model_of("streaming-llm:budget=20", 1);
   const kvevict_plane nothing[2] = {0};
   EXPECT_OK(test_observe_layers(m->sequence, nothing, 2, 1, 0));
   test_model_step(m, 100);

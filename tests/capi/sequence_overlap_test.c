@@ -160,8 +160,7 @@ static model NewModel(test_random* random, const shape* s) {
   EXPECT_OK(kvevict_sequence_append(m.sequence, 6, NULL));
   kvevict_view clean[2];
   for (int l = 0; l < 2; ++l) {
-    kvevict_view view = KVEVICT_VIEW_INIT;
-    view.n_kv_heads = s->n_heads;
+    kvevict_view view = {.struct_size = sizeof view, .n_kv_heads = s->n_heads};
     for (int p = 0; p < 2; ++p) {
       if (s->row[p] == 0) continue;
       kvevict_plane* plane = p == 0 ? &view.k : &view.v;

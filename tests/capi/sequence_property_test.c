@@ -119,23 +119,6 @@ static void CombineScores(const test_model* m, snapshot* layers,
   }
 }
 
-/* The slots, before the eviction, of what a layer and head hold now. */
-static void KeptSlots(const test_model* m, const snapshot* before,
-                      uint32_t layer, uint32_t head, int32_t* slots) {
-  int32_t positions[kMaxTokens];
-  const uint32_t n = test_model_stored(m, layer);
-  test_model_positions(m, layer, head, positions);
-  uint32_t slot = 0;
-  for (uint32_t i = 0; i < n; ++i) {
-    while (slot < before->n && before->positions[head][slot] != positions[i]) {
-      ++slot;
-    }
-    EXPECT(slot < before->n, "layer %u, head %u holds %d, which it did not",
-           layer, head, positions[i]);
-    slots[i] = (int32_t)slot;
-  }
-}
-
 static void ExpectKept(const test_model* m, const snapshot* before,
                        double relative, const char* what) {
   uint32_t budgets[TEST_MAX_LAYERS];
@@ -150,7 +133,8 @@ static void ExpectKept(const test_model* m, const snapshot* before,
     if (n == before[l].n) continue;
     for (uint32_t h = 0; h < m->spec.n_kv_heads; ++h) {
       int32_t slots[kMaxTokens];
-      KeptSlots(m, &before[l], l, h, slots);
+      test_model_kept_slots(m, l, h, before[l].positions[h], before[l].n,
+                            slots);
       EXPECT(oracle_selection_is_right(before[l].scores[h], before[l].n, slots,
                                        n, before[l].forced[h],
                                        relative * before[l].largest),
@@ -304,7 +288,8 @@ Test(property, custom_scores_select_exactly_as_the_oracle) {
           int32_t expected[kMaxTokens], slots[kMaxTokens];
           oracle_select(combined, before[l].n, n, before[l].forced[h], p->tie,
                         expected);
-          KeptSlots(m, &before[l], l, h, slots);
+          test_model_kept_slots(m, l, h, before[l].positions[h], before[l].n,
+                                slots);
           EXPECT(memcmp(expected, slots, n * sizeof(int32_t)) == 0,
                  "%s: layer %u, head %u: not the oracle's choice", policy, l,
                  h);
@@ -355,7 +340,8 @@ Test(property, streaming_llm_keeps_the_last_that_have_room) {
           int32_t expected[kMaxTokens], slots[kMaxTokens];
           oracle_select(places, before[l].n, n, before[l].forced[h],
                         KVEVICT_TIE_LOWER_POSITION, expected);
-          KeptSlots(m, &before[l], l, h, slots);
+          test_model_kept_slots(m, l, h, before[l].positions[h], before[l].n,
+                                slots);
           EXPECT(memcmp(expected, slots, n * sizeof(int32_t)) == 0,
                  "%s: layer %u, head %u: not the last ones", policy, l, h);
         }
@@ -505,34 +491,5 @@ Test(property, announced_workspaces_suffice_for_steep_schedules) {
         test_model_destroy(m);
       }
     }
-  }
-}
-
-Test(property, budget_that_covers_the_context_is_like_none) {
-  const char* const kAll[] = {
-      "snapkv:budget=100,window=8", "pyramidkv:budget=200",
-      "streaming-llm:budget=1.0", "random:sink=0,budget=100",
-      "snapkv:budget=5000,scope=model"};
-  for (int p = 0; p < 5; ++p) {
-    const test_model_spec spec = {.policy = kAll[p],
-                                  .n_layers = 2,
-                                  .n_q_heads = 2,
-                                  .n_kv_heads = 1,
-                                  .max_tokens = 100,
-                                  .max_positions = 100,
-                                  .k_head_dim = 4,
-                                  .v_head_dim = 4,
-                                  .q_dtype = KVEVICT_DTYPE_F32,
-                                  .k_dtype = KVEVICT_DTYPE_F32};
-    test_model* m = test_model_create(&spec, (test_random){1});
-    for (int i = 0; i < 20; ++i) {
-      test_model_step(m, 5);
-      test_cache* before = test_cache_clone(m->live[0]);
-      EXPECT_OK(test_model_evict(m, NULL, NULL));
-      test_expect_same_bytes(m->live[0], before, kAll[p]);
-      test_cache_destroy(before);
-      test_model_check(m, kAll[p]);
-    }
-    test_model_destroy(m);
   }
 }

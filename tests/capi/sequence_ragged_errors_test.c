@@ -5,8 +5,7 @@
 #include "tests/capi/support/policies.h"
 
 Test(ragged_errors, bad_budgets_of_heads_are_errors) {
-  const test_model_spec spec = test_small_model("random:sink=0");
-  test_model* m = test_model_create(&spec, (test_random){1});
+  test_model* m = test_model_of("random:sink=0", 1);
   const uint32_t budgets[4] = {1, 2, 3, 4};
   kvevict_plan* plan;
   GUARD(plan);
@@ -58,8 +57,7 @@ Test(ragged_errors, budgets_of_heads_below_what_must_stay_are_errors) {
     uint32_t budgets[4] = {40, 40, 40, kCases[i].least - 1};
     char number[48];
     snprintf(number, sizeof number, "head_budgets[3] %u", budgets[3]);
-    const test_model_spec spec = test_small_model(kCases[i].policy);
-    test_model* m = test_model_create(&spec, (test_random){1});
+    test_model* m = test_model_of(kCases[i].policy, 1);
     kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;
     options.head_budgets = budgets;
     options.head_budgets_len = 4;

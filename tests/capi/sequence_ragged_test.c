@@ -276,16 +276,7 @@ static uint64_t Evict(test_model* m, const uint32_t* budgets, account* a,
              test_model_stored_of(m, l, h), want);
       test_model_positions(m, l, h, a->positions[l][h]);
       a->n[l][h] = want;
-      uint32_t slot = 0;
-      for (uint32_t i = 0; i < want; ++i) {
-        while (slot < b->n &&
-               was.positions[l][h][slot] != a->positions[l][h][i]) {
-          ++slot;
-        }
-        EXPECT(slot < b->n, "%s: token %d was not held", what,
-               a->positions[l][h][i]);
-        kept[i] = (int32_t)slot++;
-      }
+      test_model_kept_slots(m, l, h, was.positions[l][h], b->n, kept);
       if (m->policy.kind != ORACLE_RANDOM && want < b->n) {
         ExpectChosen(m, b, want, kept, m->policy.kind != ORACLE_SNAPKV, what);
       }

@@ -135,8 +135,7 @@ Test(sequence, reference_queries_alone_need_no_window) {
       "snapkv:budget=40,window=8,reference=5",
       "snapkv:budget=40,window=8,reference=5,reference_weight=0.5"};
   for (int i = 0; i < 2; ++i) {
-    test_model_spec spec = test_small_model(kBoth[i]);
-    test_model* m = test_model_create(&spec, (test_random){18});
+    test_model* m = test_model_of(kBoth[i], 18);
     EXPECT_OK(kvevict_sequence_end_observing(m->sequence));
     test_model_append(m, 90);
     m->reference_first = 0;
@@ -158,8 +157,7 @@ Test(sequence, reference_queries_alone_need_no_window) {
 
 /* The sequence's memory holds no queries if none are read. */
 Test(sequence, reference_queries_alone_take_no_query_memory) {
-  test_model_spec spec = test_small_model("snapkv:window=8,reference=5");
-  test_model* m = test_model_create(&spec, (test_random){19});
+  test_model* m = test_model_of("snapkv:window=8,reference=5", 19);
   kvevict_workspace memory = {.struct_size = sizeof memory};
   EXPECT_OK(
       kvevict_plan_workspace(m->plan, KVEVICT_OPERATION_OBSERVE, 0, &memory));

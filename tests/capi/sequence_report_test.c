@@ -5,8 +5,7 @@
 enum { kLists = 4 }; /* 2 layers of 2 heads */
 
 static test_model* Model(const char* policy) {
-  const test_model_spec spec = test_small_model(policy);
-  return test_model_create(&spec, (test_random){1});
+  return test_model_of(policy, 1);
 }
 
 typedef struct told {

@@ -12,8 +12,7 @@ static test_model* Evicted(const char* policy, const char* keys,
                            uint32_t n_tokens, kvevict_status* status) {
   char text[256];
   snprintf(text, sizeof text, "%s,select_block=8%s", policy, keys);
-  const test_model_spec spec = test_small_model(text);
-  test_model* m = test_model_create(&spec, (test_random){n_tokens});
+  test_model* m = test_model_of(text, n_tokens);
   test_model_step(m, n_tokens);
   const int32_t protected[] = {33};
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
@@ -96,8 +95,7 @@ Test(rescue, the_nearest_to_the_anchor_and_every_so_manyth_after_it_stay) {
              "custom:budget=15,sink=4,recent=4,select_block=4,scope=layer,"
              "rescue=%u,anchor=%s",
              kCases[i].n_rescued, kCases[i].anchor);
-    const test_model_spec spec = test_small_model(text);
-    test_model* m = test_model_create(&spec, (test_random){1});
+    test_model* m = test_model_of(text, 1);
     test_model_append(m, 24);
     float scores[2 * 24];
     memcpy(scores, kScores, sizeof kScores);
@@ -125,9 +123,9 @@ Test(rescue, the_nearest_to_the_anchor_and_every_so_manyth_after_it_stay) {
 /* A margin is on top of all that stays, with the rescued blocks. */
 Test(rescue, margin_counts_what_is_rescued) {
   for (uint32_t n = 29; n <= 37; n += 4) {
-    const test_model_spec spec = test_small_model(
-        "knorm:budget=20,sink=1,select_block=4,scope=layer,margin=8,rescue=2");
-    test_model* m = test_model_create(&spec, (test_random){1});
+    test_model* m = test_model_of(
+        "knorm:budget=20,sink=1,select_block=4,scope=layer,margin=8,rescue=2",
+        1);
     test_model_append(m, n);
     EXPECT_OK(test_model_evict(m, NULL, NULL));
     const uint32_t want = n <= 25 + 8 ? n : 25;
@@ -158,8 +156,7 @@ Test(rescue, ranks_choose_the_best_and_not_the_rescued) {
              "custom:budget=15,sink=4,recent=4,select_block=4,scope=layer,"
              "rescue=1,anchor=%s",
              kCases[i].anchor);
-    const test_model_spec spec = test_small_model(text);
-    test_model* m = test_model_create(&spec, (test_random){1});
+    test_model* m = test_model_of(text, 1);
     test_model_append(m, 24);
     test_inputs inputs;
     kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
@@ -184,9 +181,9 @@ Test(rescue, what_does_not_go_together_is_refused) {
   EXPECT_OK(kvevict_policy_set_number(policy, "select_block", 8));
   EXPECT_OK(kvevict_policy_validate(policy));
   /* Scores that were divided cannot give the sums back. */
-  const test_model_spec spec = test_small_model(
-      "h2o:budget=40,recent=4,select_block=8,scope=layer,rows=mean,rescue=1");
-  test_model* m = test_model_create(&spec, (test_random){1});
+  test_model* m = test_model_of(
+      "h2o:budget=40,recent=4,select_block=8,scope=layer,rows=mean,rescue=1",
+      1);
   static test_attention attention;
   test_random random = {1};
   test_attention_draw(&attention, 2, 80, &random);

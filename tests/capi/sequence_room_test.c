@@ -6,8 +6,7 @@
 #include "tests/capi/support/policies.h"
 
 static test_model* Model(const char* policy) {
-  const test_model_spec spec = test_small_model(policy);
-  return test_model_create(&spec, (test_random){1});
+  return test_model_of(policy, 1);
 }
 
 /* Evicts, and says why layers were left alone. */

@@ -4,12 +4,7 @@
 
 /* Three layers with scales as companions of K and V. */
 static test_model* Model(const char* policy) {
-  test_model_spec spec = test_small_model(policy);
-  spec.n_layers = 3;
-  spec.q_dtype = KVEVICT_DTYPE_F32;
-  spec.layout = TEST_HEAD_MAJOR;
-  spec.max_positions = 300;
-  spec.n_companions = 1;
+  const test_model_spec spec = test_three_layers(policy);
   return test_model_create(&spec, (test_random){1});
 }
 

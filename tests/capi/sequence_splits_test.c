@@ -119,12 +119,8 @@ static bool EvictAsOracle(test_model* m, const kvevict_evict_options* options,
              "%s: layer %u keeps %u, not %llu, of %u", what, l, stored,
              (unsigned long long)expected, held[l][h]);
       if (m->policy.scope != KVEVICT_SCOPE_KV_HEAD) continue;
-      int32_t kept[kTokens], slots[kTokens];
-      test_model_positions(m, l, h, kept);
-      for (uint32_t i = 0, slot = 0; i < stored; ++i, ++slot) {
-        while (positions[l][h][slot] != kept[i]) ++slot;
-        slots[i] = (int32_t)slot;
-      }
+      int32_t slots[kTokens];
+      test_model_kept_slots(m, l, h, positions[l][h], held[l][h], slots);
       EXPECT(oracle_selection_is_right(scores[l][h], held[l][h], slots, stored,
                                        forced[l][h], 2e-5 * largest),
              "%s: layer %u, head %u keeps others than the best", what, l, h);

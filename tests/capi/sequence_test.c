@@ -5,8 +5,7 @@
 #include "tests/capi/support/model.h"
 
 static test_model* Model(void) {
-  const test_model_spec spec = test_small_model("snapkv:budget=60,window=8");
-  return test_model_create(&spec, (test_random){1});
+  return test_model_of("snapkv:budget=60,window=8", 1);
 }
 
 Test(sequence, is_empty_when_created) {

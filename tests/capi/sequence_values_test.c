@@ -137,9 +137,8 @@ Test(values, stay_where_their_measure_is_largest) {
 
 /* As many as there is room for: scores then choose nothing. */
 Test(values, take_no_more_than_the_budget) {
-  test_model_spec spec =
-      test_small_model("custom:budget=30,sink=2,recent=3,secure_values=500");
-  test_model* m = test_model_create(&spec, (test_random){9});
+  test_model* m =
+      test_model_of("custom:budget=30,sink=2,recent=3,secure_values=500", 9);
   test_model_append(m, 80);
   static float scores[kLayers][kHeads][kRow];
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;

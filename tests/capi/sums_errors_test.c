@@ -10,8 +10,7 @@
 enum { kMostSlots = 100 };
 
 static test_model* Model(const char* policy) {
-  const test_model_spec spec = test_small_model(policy);
-  return test_model_create(&spec, (test_random){3});
+  return test_model_of(policy, 3);
 }
 
 static test_attention Attention(uint32_t n_rows, uint32_t n_slots) {

@@ -12,8 +12,7 @@
 #include "tests/capi/support/plan.h"
 
 static test_model* Model(const char* policy) {
-  const test_model_spec spec = test_small_model(policy);
-  return test_model_create(&spec, (test_random){3});
+  return test_model_of(policy, 3);
 }
 
 static kvevict_status Observe(test_model* m, const kvevict_plane* scores,

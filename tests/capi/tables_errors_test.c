@@ -153,8 +153,7 @@ Test(sequence_tables_errors, are_asked_of_the_plan) {
       {"knorm:budget=63,sink=0", 1, 1, 1},
   };
   for (int i = 0; i < 4; ++i) {
-    const test_model_spec spec = test_small_model(kAsked[i].policy);
-    test_model* m = test_model_create(&spec, (test_random){1});
+    test_model* m = test_model_of(kAsked[i].policy, 1);
     kvevict_capabilities can = {.struct_size = sizeof can};
     EXPECT_OK(kvevict_plan_capabilities(m->plan, 1, &can));
     EXPECT(can.table_block == kAsked[i].block &&

@@ -20,8 +20,7 @@ static kvevict_view Pages(void) {
   for (int i = 0; i < kBlocks; ++i) addresses[i] = 0x10000u * (i + 1u);
   addresses[1] = 0;
   table[0] = 3, table[1] = 0, table[2] = 2;
-  kvevict_view view = KVEVICT_VIEW_INIT;
-  view.n_kv_heads = 2;
+  kvevict_view view = {.struct_size = sizeof view, .n_kv_heads = 2};
   view.k.address_table = (uint64_t)(uintptr_t)addresses;
   view.k.address_table_len = kBlocks;
   view.k.dtype = KVEVICT_DTYPE_F32;

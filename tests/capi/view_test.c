@@ -63,8 +63,7 @@ Test(view, every_layout_is_valid_for_as_many_tokens_as_it_holds) {
 
 /* A token-major f32 cache of 2 heads of 4 elements; nothing is dereferenced. */
 static kvevict_view Contiguous(void) {
-  kvevict_view view = KVEVICT_VIEW_INIT;
-  view.n_kv_heads = 2;
+  kvevict_view view = {.struct_size = sizeof view, .n_kv_heads = 2};
   view.k.data = 0x10000;
   view.k.dtype = KVEVICT_DTYPE_F32;
   view.k.head_dim = 4;

@@ -4,17 +4,51 @@
 #include <stdlib.h>
 
 #include "tests/capi/support/expect.h"
+#include "tests/oracle/compact.h"
 #include "tests/oracle/merge.h"
 
-/* Half a unit in the last place. */
-static double StoreError(kvevict_dtype dtype, double v) {
+void test_hold(const test_model* model, test_held* held) {
+  for (uint32_t l = 0; l < model->spec.n_layers; ++l) {
+    held->caches[l] = test_cache_clone(model->live[l]);
+    for (uint32_t h = 0; h < model->spec.n_kv_heads; ++h) {
+      held->n[l][h] = test_model_stored_of(model, l, h);
+      test_model_positions(model, l, h, held->positions[l][h]);
+    }
+  }
+}
+
+void test_held_free(const test_model* model, test_held* held) {
+  for (uint32_t l = 0; l < model->spec.n_layers; ++l) {
+    test_cache_destroy(held->caches[l]);
+  }
+}
+
+test_cache* test_held_moved(const test_model* model, const test_held* held,
+                            uint32_t layer, test_stayed* stayed) {
+  const uint32_t n_heads = model->spec.n_kv_heads;
+  for (uint32_t h = 0; h < n_heads; ++h) {
+    stayed->n[h] =
+        test_model_kept_slots(model, layer, h, held->positions[layer][h],
+                              held->n[layer][h], stayed->slots[h]);
+  }
+  kvevict_keep_lists lists = KVEVICT_KEEP_LISTS_INIT;
+  lists.n_lists = n_heads;
+  lists.slots = &stayed->slots[0][0];
+  lists.list_stride = lists.count = TEST_MERGED_TOKENS;
+  lists.counts = stayed->n;
+  test_cache* const moved = test_cache_clone(held->caches[layer]);
+  oracle_compact_lists(&moved->view, &lists);
+  return moved;
+}
+
+double test_store_error(kvevict_dtype dtype, double v) {
   const double size = fabs(v);
   if (dtype == KVEVICT_DTYPE_F32) return size * 0x1p-24;
   return dtype == KVEVICT_DTYPE_F16 ? size * 0x1p-11 + 0x1p-25 : size * 0x1p-8;
 }
 
-static float* ReadRows(const test_cache* cache, const kvevict_plane* plane,
-                       uint32_t head, uint32_t n_tokens) {
+float* test_read_rows(const test_cache* cache, const kvevict_plane* plane,
+                      uint32_t head, uint32_t n_tokens) {
   const uint32_t dim = plane->head_dim;
   float* rows = malloc(((size_t)n_tokens * dim + 1) * sizeof *rows);
   for (uint32_t t = 0; t < n_tokens; ++t) {
@@ -44,7 +78,7 @@ static void ExpectRows(const test_cache* got, const test_cache* moved,
       /* Keys that do not merge have no computed bound. */
       const double bound = bounds[(size_t)t * dim + i];
       const double most =
-          bound == 0 ? 0 : bound + StoreError(plane->dtype, expected);
+          bound == 0 ? 0 : bound + test_store_error(plane->dtype, expected);
       EXPECT(fabs(x - expected) <= most * (1 + 1e-6),
              "%s: head %u, slot %u, element %u is %.9g, not %.9g to %.3g", what,
              head, t, i, (double)x, expected, most);
@@ -59,9 +93,9 @@ bool test_expect_merged(const test_cache* before, const test_cache* got,
                         const char* what) {
   const kvevict_view* view = &before->view;
   const bool has_values = before->spec.v_head_dim > 0;
-  float* const keys = ReadRows(before, &view->k, head, n_tokens);
+  float* const keys = test_read_rows(before, &view->k, head, n_tokens);
   float* const values =
-      has_values ? ReadRows(before, &view->v, head, n_tokens) : NULL;
+      has_values ? test_read_rows(before, &view->v, head, n_tokens) : NULL;
   const size_t n_k = (size_t)n_keep * view->k.head_dim + 1;
   const size_t n_v = (size_t)n_keep * view->v.head_dim + 1;
   oracle_merged want = {malloc(n_k * sizeof(double)),

@@ -1,4 +1,4 @@
-/* The rows of a head after merging. */
+/* The rows of a head after an eviction that merges or fits them. */
 #ifndef KVEVICT_TESTS_CAPI_SUPPORT_MERGED_H_
 #define KVEVICT_TESTS_CAPI_SUPPORT_MERGED_H_
 
@@ -7,6 +7,36 @@
 
 #include "kvevict/kvevict.h"
 #include "tests/capi/support/cache.h"
+#include "tests/capi/support/model.h"
+
+enum { TEST_MERGED_HEADS = 4, TEST_MERGED_TOKENS = 100 };
+
+/* What a model held before an eviction. */
+typedef struct test_held {
+  test_cache* caches[TEST_MAX_LAYERS];
+  int32_t positions[TEST_MAX_LAYERS][TEST_MERGED_HEADS][TEST_MERGED_TOKENS];
+  uint32_t n[TEST_MAX_LAYERS][TEST_MERGED_HEADS];
+} test_held;
+
+void test_hold(const test_model* model, test_held* held);
+void test_held_free(const test_model* model, test_held* held);
+
+/* The slots of a layer that stayed, by head. */
+typedef struct test_stayed {
+  int32_t slots[TEST_MERGED_HEADS][TEST_MERGED_TOKENS];
+  uint32_t n[TEST_MERGED_HEADS];
+} test_stayed;
+
+/* Finds them, and returns what was held compacted by the oracle alone. */
+test_cache* test_held_moved(const test_model* model, const test_held* held,
+                            uint32_t layer, test_stayed* stayed);
+
+/* The rows of a head as f32, malloc'd. */
+float* test_read_rows(const test_cache* cache, const kvevict_plane* plane,
+                      uint32_t head, uint32_t n_tokens);
+
+/* Half a unit in the last place of a number that a dtype stores. */
+double test_store_error(kvevict_dtype dtype, double v);
 
 /* Fails the test unless slots [0, n_keep) of a head of `got` hold the listed rows
  * of `before`, merged as the oracle says. Rows that merge nothing equal those of

@@ -30,6 +30,16 @@ test_model_spec test_small_model(const char* policy) {
                            .layout = TEST_TOKEN_MAJOR};
 }
 
+test_model_spec test_three_layers(const char* policy) {
+  test_model_spec spec = test_small_model(policy);
+  spec.n_layers = 3;
+  spec.max_positions = 300;
+  spec.q_dtype = KVEVICT_DTYPE_F32;
+  spec.layout = TEST_HEAD_MAJOR;
+  spec.n_companions = 1;
+  return spec;
+}
+
 void test_draw_quantized(test_model_spec* spec, test_random* random) {
   kvevict_dtype_info coded[32], row = {.struct_size = sizeof row};
   uint32_t n = 0;
@@ -123,6 +133,11 @@ test_model* test_model_create(const test_model_spec* spec, test_random random) {
   return model;
 }
 
+test_model* test_model_of(const char* policy, uint64_t seed) {
+  const test_model_spec spec = test_small_model(policy);
+  return test_model_create(&spec, (test_random){seed});
+}
+
 kvevict_status test_model_go_on(test_model* model, const char* policy,
                                 const kvevict_geometry* geometry,
                                 const kvevict_plan_options* options) {
@@ -132,8 +147,7 @@ kvevict_status test_model_go_on(test_model* model, const char* policy,
   if (geometry == NULL) geometry = &model->geometry;
   EXPECT_OK(
       kvevict_plan_create(model->context, geometry, handle, options, &plan));
-  kvevict_fork_options fork = KVEVICT_FORK_OPTIONS_INIT;
-  fork.plan = plan;
+  kvevict_fork_options fork = {.struct_size = sizeof fork, .plan = plan};
   const kvevict_status status =
       kvevict_sequence_fork(model->sequence, &fork, &sequence, NULL);
   if (status != KVEVICT_OK) {
@@ -322,6 +336,20 @@ void test_model_positions(const test_model* model, uint32_t layer,
   EXPECT_OK(kvevict_sequence_keep_positions(model->sequence, layer, head,
                                             positions, stored, &n));
   EXPECT(n == stored, "layer %u: %zu positions of %u slots", layer, n, stored);
+}
+
+uint32_t test_model_kept_slots(const test_model* model, uint32_t layer,
+                               uint32_t head, const int32_t* before,
+                               uint32_t n_before, int32_t* slots) {
+  const uint32_t n = test_model_stored_of(model, layer, head);
+  test_model_positions(model, layer, head, slots);
+  for (uint32_t i = 0, slot = 0; i < n; ++i, ++slot) {
+    while (slot < n_before && before[slot] != slots[i]) ++slot;
+    EXPECT(slot < n_before, "layer %u, head %u holds %d, which it did not",
+           layer, head, slots[i]);
+    slots[i] = (int32_t)slot;
+  }
+  return n;
 }
 
 static void CheckRows(const test_model* model, uint32_t layer, uint32_t head,

@@ -39,6 +39,8 @@ typedef struct test_model_spec {
 
 /* Has 2 layers of 4 query heads on 2 KV heads, 100 slots, f16 queries and an f32 cache. */
 test_model_spec test_small_model(const char* policy);
+/* Three such layers of head-major f32 rows, with a companion, and more positions. */
+test_model_spec test_three_layers(const char* policy);
 
 /* Makes K and V quantized in a random dtype, with sizes that are multiples of its
  * blocks. */
@@ -71,6 +73,8 @@ typedef struct test_model {
 
 /* Contents depend on the random state alone, not on layout, threads or policy. */
 test_model* test_model_create(const test_model_spec* spec, test_random random);
+/* A small model with these numbers. */
+test_model* test_model_of(const char* policy, uint64_t seed);
 void test_model_destroy(test_model* model);
 
 /* Goes on by another plan, of `geometry` or, if NULL, of the model's. The new
@@ -123,6 +127,12 @@ uint32_t test_model_row_bytes(const test_model* model, uint32_t layer);
 /* Writes positions[stored_of] of a layer and head. */
 void test_model_positions(const test_model* model, uint32_t layer,
                           uint32_t head, int32_t* positions);
+
+/* Writes the slots of `before`[n_before], the positions held earlier, that a layer and
+ * head still holds; returns how many. Fails if it holds another position. */
+uint32_t test_model_kept_slots(const test_model* model, uint32_t layer,
+                               uint32_t head, const int32_t* before,
+                               uint32_t n_before, int32_t* slots);
 
 /* Fails unless all answers about positions and slots agree, and every slot
  * holds the rows of its position. */
