@@ -122,28 +122,6 @@ Test(compact, keeping_all_or_none_changes_no_byte) {
   }
 }
 
-Test(compact, paged_and_contiguous_caches_end_up_alike) {
-  test_random random = test_random_start("compact paged");
-  const test_layout kPaged[] = {TEST_PAGED_1, TEST_PAGED_3, TEST_PAGED_16,
-                                TEST_PAGED_16_BY_HEAD};
-  for (int i = 0; i < 40; ++i) {
-    test_cache_spec spec = {TEST_TOKEN_MAJOR,     2,  70, KVEVICT_DTYPE_BF16, 9,
-                            KVEVICT_DTYPE_OPAQUE, 13, 2};
-    test_cache* flat = test_cache_create(&spec, &random);
-    spec.layout = kPaged[i % 4];
-    test_cache* paged = test_cache_create(&spec, &random);
-    test_cache_copy_rows(paged, flat, 70);
-    const uint32_t n_keep = test_random_below(&random, 71);
-    int32_t keep[2 * 70];
-    RandomLists(&random, keep, n_keep, 2, 70);
-    EXPECT_OK(test_compact(test_context(), &flat->view, 70, keep, n_keep, 2));
-    EXPECT_OK(test_compact(test_context(), &paged->view, 70, keep, n_keep, 2));
-    test_expect_same_rows(flat, paged, n_keep, test_layout_name(spec.layout));
-    test_cache_destroy(flat);
-    test_cache_destroy(paged);
-  }
-}
-
 Test(compact, any_number_of_threads_gives_the_same_bytes) {
   test_random random = test_random_start("compact threads");
   test_try_threads(&random, TryCache);
@@ -179,80 +157,4 @@ Test(compact, the_cpu_leaves_a_workspace_alone) {
   }
   test_cache_destroy(ours);
   test_cache_destroy(theirs);
-}
-
-/* ---- Errors ---- */
-
-/* `change` to a valid call makes it fail; no byte moves. */
-#define EXPECT_BREAKS(change, ...)                                            \
-  do {                                                                        \
-    test_random random = {6};                                                 \
-    const test_cache_spec spec = {                                            \
-        TEST_PAGED_16, 2, 40, KVEVICT_DTYPE_F32, 4, KVEVICT_DTYPE_F32, 4, 0}; \
-    test_cache* cache = test_cache_create(&spec, &random);                    \
-    test_cache* before = test_cache_clone(cache);                             \
-    int32_t keep_array[8] = {1, 3, 20, 39, 0, 2, 25, 38};                     \
-    kvevict_view view = cache->view;                                          \
-    const kvevict_context* with = test_context();                             \
-    const kvevict_view* at = &view;                                           \
-    kvevict_keep_lists lists = test_lists(keep_array, 4, 2), *keep = &lists;  \
-    uint32_t counts[2] = {4, 4};                                              \
-    kvevict_move move = KVEVICT_MOVE_INIT, *moves = &move;                    \
-    size_t moves_len = 1;                                                     \
-    move.n_tokens = 40;                                                       \
-    change;                                                                   \
-    move.view = at;                                                           \
-    move.keep = keep;                                                         \
-    EXPECT_INVALID(kvevict_compact(with, moves, moves_len, NULL, 0, NULL),    \
-                   __VA_ARGS__);                                              \
-    test_expect_same_bytes(cache, before, #change);                           \
-    (void)keep_array, (void)view, (void)counts;                               \
-    test_cache_destroy(cache);                                                \
-    test_cache_destroy(before);                                               \
-  } while (0)
-
-Test(compact, null_pointers_are_errors) {
-  EXPECT_BREAKS(with = NULL, "context", "NULL");
-  EXPECT_BREAKS(moves = NULL, "moves", "NULL");
-  EXPECT_BREAKS(at = NULL, "view", "NULL");
-  EXPECT_BREAKS(keep = NULL, "keep", "NULL");
-  EXPECT_BREAKS(lists.slots = NULL, "keep.slots", "NULL", "4");
-}
-
-Test(compact, wrong_lengths_are_errors) {
-  EXPECT_BREAKS(move.struct_size = 8, "struct_size", "8");
-  EXPECT_BREAKS(lists.struct_size = 8, "struct_size", "8");
-  EXPECT_BREAKS(lists.reserved = 8, "keep.reserved 8");
-  EXPECT_BREAKS(lists.n_lists = 0, "n_lists 0");
-  EXPECT_BREAKS(lists.n_lists = 3, "n_lists 3", "n_kv_heads 2");
-  EXPECT_BREAKS(lists.slots_len = 7, "slots_len 7", "8");
-  EXPECT_BREAKS(lists.list_stride = 3, "list_stride 3", "count 4");
-  EXPECT_BREAKS(lists.list_stride = 5, "slots_len 8", "9");
-  EXPECT_BREAKS(lists.list_stride = UINT64_MAX / 2, "slots_len 8");
-  EXPECT_BREAKS(move.n_tokens = 3, "count 4", "n_tokens 3");
-  EXPECT_BREAKS(move.n_tokens = 2147483648u, "n_tokens", "2147483648");
-  EXPECT_BREAKS(move.n_tokens = 49, "block_table_len", "49");
-  EXPECT_BREAKS(moves_len = 129, "moves_len 129", "128");
-  EXPECT_BREAKS((lists.counts = counts, counts[1] = 5), "keep.counts[1] 5",
-                "4");
-}
-
-Test(compact, lists_that_do_not_ascend_are_errors) {
-  EXPECT_BREAKS((keep_array[0] = 3, keep_array[1] = 1), "keep[0][1] 1");
-  EXPECT_BREAKS(keep_array[1] = 1, "keep[0][1] 1");
-  EXPECT_BREAKS(keep_array[0] = -1, "keep[0][0] -1");
-  EXPECT_BREAKS(keep_array[3] = 40, "keep[0][3] 40", "40");
-  EXPECT_BREAKS(keep_array[3] = INT32_MAX, "keep[0][3]");
-  EXPECT_BREAKS(move.n_tokens = 39, "39");
-}
-
-Test(compact, mistakes_in_the_second_list_are_found) {
-  EXPECT_BREAKS(keep_array[6] = 2, "keep[1][2] 2");
-}
-
-Test(compact, bad_views_are_errors) {
-  EXPECT_BREAKS(view.struct_size = 8, "struct_size", "8");
-  EXPECT_BREAKS(view.k.dtype = 77, "k.dtype", "77");
-  EXPECT_BREAKS(view.v.token_stride_bytes = 3, "v", "overlap");
-  EXPECT_BREAKS(view.block_table_len = 1, "block_table_len", "1");
 }
