@@ -321,29 +321,23 @@ Test(calibration, damaged_bytes_add_nothing) {
   free(none.data);
 
   /* Another model's. */
-  shape other = small;
-  other.layout = KVEVICT_ROPE_LAYOUT_INTERLEAVED;
-  scene* o = SceneOf(&other, "knorm", NULL, 1);
-  kvevict_calibration* of_other = Create(o, 1);
-  EXPECT_INVALID(kvevict_calibration_load(of_other, s.data, s.n_bytes),
-                 "rope_layout 0 is not the plan's 1");
-  kvevict_calibration_destroy(of_other);
-  Free(o);
-  other = (shape){5, 2, KVEVICT_ROPE_LAYOUT_HALF, KVEVICT_DTYPE_F32};
-  o = SceneOf(&other, "knorm", NULL, 1);
-  of_other = Create(o, 1);
-  EXPECT_INVALID(kvevict_calibration_load(of_other, s.data, s.n_bytes),
-                 "k_head_dim 4 is not the plan's 5");
-  kvevict_calibration_destroy(of_other);
-  Free(o);
-  other = (shape){4, 1, KVEVICT_ROPE_LAYOUT_HALF, KVEVICT_DTYPE_F32};
-  o = SceneOf(&other, "knorm", NULL, 1);
-  of_other = Create(o, 1);
-  EXPECT_INVALID(kvevict_calibration_load(of_other, s.data, s.n_bytes),
-                 "rope_inv_freq_len 2 is not the plan's 1");
-  kvevict_calibration_destroy(of_other);
-  Free(o);
-
+  static const struct {
+    shape of;
+    const char* why;
+  } kOthers[] = {{{4, 2, KVEVICT_ROPE_LAYOUT_INTERLEAVED, KVEVICT_DTYPE_F32},
+                  "rope_layout 0 is not the plan's 1"},
+                 {{5, 2, KVEVICT_ROPE_LAYOUT_HALF, KVEVICT_DTYPE_F32},
+                  "k_head_dim 4 is not the plan's 5"},
+                 {{4, 1, KVEVICT_ROPE_LAYOUT_HALF, KVEVICT_DTYPE_F32},
+                  "rope_inv_freq_len 2 is not the plan's 1"}};
+  for (int i = 0; i < 3; ++i) {
+    scene* o = SceneOf(&kOthers[i].of, "knorm", NULL, 1);
+    kvevict_calibration* of_other = Create(o, 1);
+    EXPECT_INVALID(kvevict_calibration_load(of_other, s.data, s.n_bytes),
+                   kOthers[i].why);
+    kvevict_calibration_destroy(of_other);
+    Free(o);
+  }
   kvevict_calibration_destroy(a);
   kvevict_calibration_destroy(b);
   free(s.data);

@@ -31,8 +31,7 @@ enum {
 };
 
 typedef struct run {
-  const char* preset;
-  const char* keys; /* keys that make it small */
+  const char* text; /* a preset, and keys that make it small */
   oracle_sizes sizes;
   uint32_t n_prompt;
   uint32_t n_steps;
@@ -42,28 +41,25 @@ typedef struct run {
 } run;
 
 static const run kRuns[] = {
-    {"tova-original", "budget=24", {24, 0, 0}, 60, 3000, 0, kAtPrompt, 24},
-    {"tova-original", "budget=24", {24, 0, 0}, 5, 1000, 0, kAtPrompt, 24},
-    {"r-kv-original-decode",
-     "budget=40,margin=15,every=16",
+    {"tova-original:budget=24", {24, 0, 0}, 60, 3000, 0, kAtPrompt, 24},
+    {"tova-original:budget=24", {24, 0, 0}, 5, 1000, 0, kAtPrompt, 24},
+    {"r-kv-original-decode:budget=40,margin=15,every=16",
      {40, 0, 16},
      50,
      3000,
      16,
      kPlain,
      70},
-    {"r-kv-original-decode", "", {128, 0, 128}, 70, 1500, 128, kPlain, 382},
+    {"r-kv-original-decode", {128, 0, 128}, 70, 1500, 128, kPlain, 382},
     /* The Hugging Face version marks the next step's eviction one step before. */
-    {"r-kv-original",
-     "budget=40",
+    {"r-kv-original:budget=40",
      {40, 0, 0},
      53,
      3000,
      16,
      kAtPrompt | kEngineAsks,
      55},
-    {"streaming-llm-original-decode",
-     "recent=30",
+    {"streaming-llm-original-decode:recent=30",
      {0, 30, 0},
      50,
      3000,
@@ -71,15 +67,13 @@ static const run kRuns[] = {
      kAtPrompt,
      34},
     {"streaming-llm-original-decode",
-     "",
      {0, 512, 0},
      300,
      1000,
      0,
      kAtPrompt,
      516},
-    {"triattention-original-decode",
-     "budget=48,margin=15",
+    {"triattention-original-decode:budget=48,margin=15",
      {48, 0, 16},
      21,
      3000,
@@ -87,15 +81,13 @@ static const run kRuns[] = {
      kPlain,
      63},
     {"triattention-original-decode",
-     "",
      {2048, 0, 128},
      100,
      2400,
      0,
      kPlain,
      2175},
-    {"triattention-tensorrt-llm",
-     "budget=24,every=16",
+    {"triattention-tensorrt-llm:budget=24,every=16",
      {24, 0, 0},
      33,
      3000,
@@ -134,9 +126,9 @@ static float* Normals(size_t n, float scale, test_random* random) {
   return out;
 }
 
-static engine* Create(const run* r, const char* text) {
+static engine* Create(const run* r) {
   test_random random = {0};
-  for (const char* c = text; *c != '\0'; ++c) {
+  for (const char* c = r->text; *c != '\0'; ++c) {
     random.state = random.state * 31 + (uint8_t)*c;
   }
   engine* e = calloc(1, sizeof *e);
@@ -166,7 +158,7 @@ static engine* Create(const run* r, const char* text) {
   kvevict_geometry geometry = test_geometry(kLayers, e->n_slots, &e->layer);
   geometry.rope_inv_freq = e->inv_freq;
   geometry.rope_inv_freq_len = kPairs;
-  e->plan = test_plan_create(text, &geometry, KVEVICT_OPERATION_EVICT, 1);
+  e->plan = test_plan_create(r->text, &geometry, KVEVICT_OPERATION_EVICT, 1);
   EXPECT_OK(kvevict_sequence_create(e->plan->plan, &e->sequence));
   EXPECT_OK(kvevict_sequence_begin_observing(e->sequence, NULL, 0));
   e->has_inputs = e->plan->policy.kind == ORACLE_TRIATTENTION;
@@ -300,13 +292,16 @@ static void Follow(const run* r, engine* e, bool evicts, bool evicted,
   uint32_t least[kLists], most[kLists];
   const oracle_kept expected = {must, may, least, most};
   if (evicts) {
-    EXPECT(oracle_preset(r->preset, &p, &r->sizes, &expected), "%s", r->preset);
+    char preset[64];
+    snprintf(preset, sizeof preset, "%.*s", (int)strcspn(r->text, ":"),
+             r->text);
+    EXPECT(oracle_preset(preset, &p, &r->sizes, &expected), "%s", preset);
   } else {
     memset(must, 1, (size_t)kLists * n * 2);
     for (uint32_t list = 0; list < kLists; ++list) least[list] = most[list] = n;
   }
   EXPECT(evicted == (most[0] < n), "%s at %u tokens: evicted is %u of %u",
-         r->preset, e->n_seen, evicted, n);
+         r->text, e->n_seen, evicted, n);
   for (uint32_t list = 0; list < kLists; ++list) {
     int32_t* before = e->positions + (size_t)list * e->n_slots;
     int32_t* kept = malloc((n + 1) * sizeof *kept);
@@ -314,7 +309,7 @@ static void Follow(const run* r, engine* e, bool evicts, bool evicted,
     EXPECT_OK(kvevict_sequence_keep_positions(e->sequence, list / kHeads,
                                               list % kHeads, kept, n, &n_kept));
     EXPECT(n_kept >= least[list] && n_kept <= most[list],
-           "%s at %u tokens: list %u keeps %zu of %u, not %u .. %u", r->preset,
+           "%s at %u tokens: list %u keeps %zu of %u, not %u .. %u", r->text,
            e->n_seen, list, n_kept, n, least[list], most[list]);
     bool sure = true;
     size_t k = 0;
@@ -323,11 +318,11 @@ static void Follow(const run* r, engine* e, bool evicts, bool evicted,
       k += is_kept;
       const size_t at = (size_t)list * n + i;
       EXPECT(is_kept ? may[at] : !must[at],
-             "%s at %u tokens: list %u %s token %d", r->preset, e->n_seen, list,
+             "%s at %u tokens: list %u %s token %d", r->text, e->n_seen, list,
              is_kept ? "kept" : "lost", before[i]);
       sure = sure && must[at] == may[at];
     }
-    EXPECT(k == n_kept, "%s: list %u holds others", r->preset, list);
+    EXPECT(k == n_kept, "%s: list %u holds others", r->text, list);
     memcpy(before, kept, n_kept * sizeof *kept);
     e->stored[list] = (uint32_t)n_kept;
     all->lists += evicted;
@@ -347,10 +342,8 @@ static bool IsDue(const run* r, const engine* e) {
 }
 
 static void Decode(const run* r) {
-  char text[200];
-  snprintf(text, sizeof text, "%s%s%s", r->preset, *r->keys == '\0' ? "" : ":",
-           r->keys);
-  engine* e = Create(r, text);
+  const char* const text = r->text;
+  engine* e = Create(r);
   tally all = {0, 0, 0};
   Append(e, r->n_prompt);
   Follow(r, e, IsDue(r, e), Evict(e).evicted, &all);

@@ -127,8 +127,7 @@ Test(prefill_driver, does_what_the_calls_by_hand_do) {
 }
 
 Test(prefill_driver, ends_where_a_chunk_fails_and_goes_on) {
-  test_model_spec spec = test_small_model("knorm:budget=32");
-  test_model* const m = test_model_create(&spec, (test_random){8});
+  test_model* const m = test_model_of("knorm:budget=32", 8);
   engine e = {m, 10, 0, 3};
   kvevict_prefill_options options = OptionsOf(&e, 60);
   kvevict_prefill_report report = {0};
@@ -272,8 +271,7 @@ Test(prefill_driver, keeps_a_paged_cache_within_budget_and_chunk) {
 Test(prefill_driver, checks_the_eviction_before_the_model_runs) {
   static const int32_t kTwice[2] = {5, 5}, kBeyond[1] = {60}, kFine[1] = {9};
   for (uint32_t each = 0; each < 2; ++each) {
-    test_model_spec spec = test_small_model("snapkv:budget=32,window=4");
-    test_model* const m = test_model_create(&spec, (test_random){9});
+    test_model* const m = test_model_of("snapkv:budget=32,window=4", 9);
     engine e = {m, 10, 0, UINT32_MAX};
     kvevict_evict_options evict = KVEVICT_EVICT_OPTIONS_INIT;
     kvevict_prefill_options good = OptionsOf(&e, 60);
@@ -334,8 +332,7 @@ Test(prefill_driver, checks_the_eviction_before_the_model_runs) {
 /* Protected positions may lie in any chunk, and evictions follow each. */
 Test(prefill_driver, keeps_protected_positions_of_later_chunks) {
   static const int32_t kProtected[] = {3, 9, 10, 31, 58};
-  test_model_spec spec = test_small_model("streaming-llm:budget=12,sink=2");
-  test_model* const m = test_model_create(&spec, (test_random){9});
+  test_model* const m = test_model_of("streaming-llm:budget=12,sink=2", 9);
   engine e = {m, 10, 0, UINT32_MAX};
   kvevict_evict_options evict = KVEVICT_EVICT_OPTIONS_INIT;
   evict.protected_positions = kProtected;
@@ -387,37 +384,27 @@ Test(prefill_driver, goes_on_where_the_last_eviction_failed) {
 }
 
 Test(prefill_driver, names_what_is_wrong) {
-  test_model_spec spec = test_small_model("knorm:budget=32");
-  test_model* const m = test_model_create(&spec, (test_random){9});
+  test_model* const m = test_model_of("knorm:budget=32", 9);
   engine e = {m, 10, 0, UINT32_MAX};
   const kvevict_prefill_options good = OptionsOf(&e, 60);
-  kvevict_prefill_options o = good;
-  EXPECT_INVALID(kvevict_sequence_prefill(NULL, &o, NULL, NULL), "sequence",
+  EXPECT_INVALID(kvevict_sequence_prefill(NULL, &good, NULL, NULL), "sequence",
                  "NULL");
   EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, NULL, NULL, NULL),
                  "options", "NULL");
-  o.chunk = 0;
-  EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &o, NULL, NULL),
-                 "chunk 0 < 1");
-  o = good;
-  o.forward = NULL;
-  EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &o, NULL, NULL),
-                 "forward is NULL");
-  o = good;
-  o.evict_each_chunk = 2;
-  EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &o, NULL, NULL),
-                 "evict_each_chunk 2");
-  o = good;
-  o.views = NULL;
-  EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &o, NULL, NULL),
-                 "both NULL");
-  o = good;
-  o.views_len = 1;
-  EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &o, NULL, NULL),
-                 "views_len 1 is not 2");
-  o = good;
-  o.n_tokens = 101;
-  EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &o, NULL, NULL), "101");
+#define EXPECT_BREAKS(change, ...)                                        \
+  do {                                                                    \
+    kvevict_prefill_options o = good;                                     \
+    change;                                                               \
+    EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &o, NULL, NULL), \
+                   __VA_ARGS__);                                          \
+  } while (0)
+  EXPECT_BREAKS(o.chunk = 0, "chunk 0 < 1");
+  EXPECT_BREAKS(o.forward = NULL, "forward is NULL");
+  EXPECT_BREAKS(o.evict_each_chunk = 2, "evict_each_chunk 2");
+  EXPECT_BREAKS(o.views = NULL, "both NULL");
+  EXPECT_BREAKS(o.views_len = 1, "views_len 1 is not 2");
+  EXPECT_BREAKS(o.n_tokens = 101, "101");
+#undef EXPECT_BREAKS
   EXPECT(e.n_calls == 0, "forward ran");
   kvevict_prefill_report report;
   GUARD(report);

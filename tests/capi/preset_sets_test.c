@@ -14,240 +14,140 @@
 
 enum { kLayers = 3, kMostLists = kLayers * 4 };
 
-/* One run of a preset, with its default numbers if `keys` is empty. */
 typedef struct run {
-  const char* preset;
-  const char* keys; /* keys that make it small */
+  const char* text; /* a preset, and keys that make it small */
   oracle_sizes sizes;
   uint32_t tokens[5]; /* prompts, each in another shape; 0 ends them */
-  bool one_to_one;    /* as in the source: a query head per KV head */
 } run;
 
 static const run kRuns[] = {
-    {"snapkv-original",
-     "budget=60,window=16",
-     {60, 16, 0},
-     {20, 59, 60, 61, 170},
-     true},
-    {"snapkv-kvpress",
-     "budget=0.4,window=16",
+    {"snapkv-original:budget=60,window=16", {60, 16, 0}, {20, 59, 60, 61, 170}},
+    {"snapkv-kvpress:budget=0.4,window=16",
      {0.4, 16, 0},
-     {45, 99, 130, 171, 200},
-     false},
-    {"snapkv-kvpress", "", {0.5, 64, 0}, {131, 180}, false},
-    {"snapkv-kvf",
-     "budget=60,window=16",
+     {45, 99, 130, 171, 200}},
+    {"snapkv-kvpress", {0.5, 64, 0}, {131, 180}},
+    {"snapkv-kvf:budget=60,window=16", {60, 16, 0}, {20, 59, 60, 61, 170}},
+    {"snapkv-sharpinference:budget=60,recent=16,window=16",
      {60, 16, 0},
-     {20, 59, 60, 61, 170},
-     false},
-    {"snapkv-sharpinference",
-     "budget=60,recent=16,window=16",
-     {60, 16, 0},
-     {20, 59, 60, 61, 170},
-     false},
-    {"snapkv-mlx-lm",
-     "budget=60,recent=7",
-     {60, 24, 0},
-     {20, 60, 129, 171, 200},
-     false},
-    {"snapkv-mlx-lm", "", {512, 24, 0}, {300, 512, 513, 600}, false},
-    {"snapkv-mlx-lm",
-     "budget=24,sink=3,recent=3,window=7",
+     {20, 59, 60, 61, 170}},
+    {"snapkv-mlx-lm:budget=60,recent=7", {60, 24, 0}, {20, 60, 129, 171, 200}},
+    {"snapkv-mlx-lm", {512, 24, 0}, {300, 512, 513, 600}},
+    {"snapkv-mlx-lm:budget=24,sink=3,recent=3,window=7",
      {24, 7, 0},
-     {131, 200},
-     false},
-    {"snapkv-web-llm", "budget=60", {60, 32, 0}, {40, 59, 60, 61, 170}, false},
-    {"pyramidkv-kvf",
-     "budget=60,window=16",
+     {131, 200}},
+    {"snapkv-web-llm:budget=60", {60, 32, 0}, {40, 59, 60, 61, 170}},
+    {"pyramidkv-kvf:budget=60,window=16", {60, 16, 0}, {59, 60, 87, 88, 170}},
+    {"pyramidkv-adakv:budget=60,window=16",
      {60, 16, 0},
-     {59, 60, 87, 88, 170},
-     false},
-    {"pyramidkv-adakv",
-     "budget=60,window=16",
-     {60, 16, 0},
-     {59, 60, 61, 100, 170},
-     false},
-    {"pyramidkv-kvpress",
-     "budget=0.5,window=4",
-     {0.5, 4, 0},
-     {60, 100, 161, 200},
-     false},
-    {"pyramidkv-kvpress", "", {0.5, 64, 0}, {150, 181}, false},
-    {"chunkkv-kvpress",
-     "budget=0.5,window=16",
+     {59, 60, 61, 100, 170}},
+    {"pyramidkv-kvpress:budget=0.5,window=4", {0.5, 4, 0}, {60, 100, 161, 200}},
+    {"pyramidkv-kvpress", {0.5, 64, 0}, {150, 181}},
+    {"chunkkv-kvpress:budget=0.5,window=16",
      {0.5, 16, 20},
-     {100, 119, 161, 180},
-     false},
-    {"chunkkv-kvpress", "", {0.5, 64, 20}, {200, 219, 301}, false},
-    {"chunkkv-kvpress", "budget=0.9", {0.9, 64, 20}, {399, 400}, false},
-    {"adakv-kvpress",
-     "budget=0.4,window=16",
+     {100, 119, 161, 180}},
+    {"chunkkv-kvpress", {0.5, 64, 20}, {200, 219, 301}},
+    {"chunkkv-kvpress:budget=0.9", {0.9, 64, 20}, {399, 400}},
+    {"adakv-kvpress:budget=0.4,window=16",
      {0.4, 16, 0},
-     {45, 99, 130, 171, 200},
-     false},
-    {"adakv-kvpress", "", {0.5, 64, 0}, {131, 180}, false},
-    {"adakv-kvpress",
-     "budget=0.5,window=1",
-     {0.5, 1, 0},
-     {60, 99, 160, 200},
-     false},
-    {"adakv-original",
-     "budget=60,window=16",
-     {60, 16, 0},
-     {20, 59, 61, 100, 170},
-     false},
-    {"adakv-kvf",
-     "budget=60,window=16",
-     {60, 16, 0},
-     {20, 59, 61, 100, 170},
-     false},
-    {"adakv-kvf",
-     "budget=40,window=8",
-     {40, 8, 0},
-     {41, 50, 90, 130, 200},
-     false},
-    {"criticalkv-kvpress",
-     "budget=0.5,window=16",
+     {45, 99, 130, 171, 200}},
+    {"adakv-kvpress", {0.5, 64, 0}, {131, 180}},
+    {"adakv-kvpress:budget=0.5,window=1", {0.5, 1, 0}, {60, 99, 160, 200}},
+    {"adakv-original:budget=60,window=16", {60, 16, 0}, {20, 59, 61, 100, 170}},
+    {"adakv-kvf:budget=60,window=16", {60, 16, 0}, {20, 59, 61, 100, 170}},
+    {"adakv-kvf:budget=40,window=8", {40, 8, 0}, {41, 50, 90, 130, 200}},
+    {"criticalkv-kvpress:budget=0.5,window=16",
      {0.5, 16, 0},
-     {65, 99, 130, 171, 200},
-     false},
-    {"criticalkv-kvpress",
-     "budget=0.7,window=8",
-     {0.7, 8, 0},
-     {25, 40, 111, 160},
-     false},
-    {"criticaladakv-kvpress",
-     "budget=0.5,window=16",
+     {65, 99, 130, 171, 200}},
+    {"criticalkv-kvpress:budget=0.7,window=8", {0.7, 8, 0}, {25, 40, 111, 160}},
+    {"criticaladakv-kvpress:budget=0.5,window=16",
      {0.5, 16, 0},
-     {65, 99, 130, 171, 200},
-     false},
-    {"criticaladakv-kvpress",
-     "budget=0.3,window=8",
+     {65, 99, 130, 171, 200}},
+    {"criticaladakv-kvpress:budget=0.3,window=8",
      {0.3, 8, 0},
-     {60, 101, 160, 190},
-     false},
-    {"tova-kvpress", "", {0.5, 0, 0}, {4, 5, 64, 131, 200}, false},
-    {"tova-original", "budget=40", {40, 0, 0}, {2, 39, 40, 41, 150}, false},
-    {"finch-kvpress", "window=11", {0.5, 11, 0}, {24, 25, 64, 131, 200}, false},
-    {"r-kv-original", "", {128, 0, 0}, {127, 128, 129, 160, 220}, false},
-    {"r-kv-original", "budget=40", {40, 0, 0}, {41, 64, 131}, false},
-    {"r-kv-original-decode", "", {128, 0, 128}, {128, 255, 256, 300}, false},
-    {"r-kv-original-decode",
-     "budget=40,margin=15,every=16",
+     {60, 101, 160, 190}},
+    {"tova-kvpress", {0.5, 0, 0}, {4, 5, 64, 131, 200}},
+    {"tova-original:budget=40", {40, 0, 0}, {2, 39, 40, 41, 150}},
+    {"finch-kvpress:window=11", {0.5, 11, 0}, {24, 25, 64, 131, 200}},
+    {"r-kv-original", {128, 0, 0}, {127, 128, 129, 160, 220}},
+    {"r-kv-original:budget=40", {40, 0, 0}, {41, 64, 131}},
+    {"r-kv-original-decode", {128, 0, 128}, {128, 255, 256, 300}},
+    {"r-kv-original-decode:budget=40,margin=15,every=16",
      {40, 0, 16},
-     {41, 55, 56, 131},
-     false},
-    {"h2o-original",
-     "budget=44,recent=40",
-     {44, 40, 0},
-     {30, 43, 44, 45, 120},
-     true},
-    {"h2o-kvf", "budget=44,recent=8", {44, 8, 0}, {9, 43, 44, 45, 120}, false},
-    {"observed-kvpress", "", {0.5, 0, 0}, {2, 3, 64, 131}, false},
-    {"knorm-kvpress", "", {0.5, 0, 0}, {2, 3, 64, 131, 200}, false},
+     {41, 55, 56, 131}},
+    {"h2o-original:budget=44,recent=40", {44, 40, 0}, {30, 43, 44, 45, 120}},
+    {"h2o-kvf:budget=44,recent=8", {44, 8, 0}, {9, 43, 44, 45, 120}},
+    {"observed-kvpress", {0.5, 0, 0}, {2, 3, 64, 131}},
+    {"knorm-kvpress", {0.5, 0, 0}, {2, 3, 64, 131, 200}},
     /* Two keys are equally near to their mean. */
-    {"keydiff-kvpress", "", {0.5, 0, 0}, {3, 64, 131, 200}, false},
-    {"lagkv-kvpress", "block=16", {0.5, 0, 16}, {20, 35, 36, 120, 200}, false},
-    {"lagkv-original", "block=32", {0.5, 0, 32}, {20, 79, 80, 120, 200}, false},
-    {"cur-kvpress", "", {0.5, 0, 0}, {10, 16, 17, 131, 200}, false},
-    {"expected-attention-kvpress", "", {0.5, 0, 0}, {10, 11, 60, 90}, false},
-    {"triattention-original",
-     "budget=40,sink=10",
+    {"keydiff-kvpress", {0.5, 0, 0}, {3, 64, 131, 200}},
+    {"lagkv-kvpress:block=16", {0.5, 0, 16}, {20, 35, 36, 120, 200}},
+    {"lagkv-original:block=32", {0.5, 0, 32}, {20, 79, 80, 120, 200}},
+    {"cur-kvpress", {0.5, 0, 0}, {10, 16, 17, 131, 200}},
+    {"expected-attention-kvpress", {0.5, 0, 0}, {10, 11, 60, 90}},
+    {"triattention-original:budget=40,sink=10",
      {40, 10, 0},
-     {20, 39, 40, 41, 150},
-     false},
-    {"triattention-original-decode",
-     "budget=40",
-     {40, 0, 128},
-     {39, 40, 200},
-     false},
-    {"triattention-tensorrt-llm", "budget=40", {40, 0, 0}, {40, 200}, false},
-    {"streaming-llm-original-decode",
-     "recent=40",
+     {20, 39, 40, 41, 150}},
+    {"triattention-original-decode:budget=40", {40, 0, 128}, {39, 40, 200}},
+    {"triattention-tensorrt-llm:budget=40", {40, 0, 0}, {40, 200}},
+    {"streaming-llm-original-decode:recent=40",
      {0, 40, 0},
-     {3, 43, 44, 45, 200},
-     false},
-    {"streaming-llm-original",
-     "recent=40",
-     {0, 40, 0},
-     {3, 43, 44, 45, 200},
-     false},
-    {"streaming-llm-original",
-     "",
-     {0, 512, 0},
-     {200, 515, 516, 517, 600},
-     false},
-    {"streaming-llm-kvpress", "", {0.5, 0, 0}, {10, 11, 64, 131, 200}, false},
-    {"merging-kvpress", "", {0.5, 64, 0}, {131, 180}, false},
-    {"snapkv-kvf-pivot",
-     "budget=60,window=16",
+     {3, 43, 44, 45, 200}},
+    {"streaming-llm-original:recent=40", {0, 40, 0}, {3, 43, 44, 45, 200}},
+    {"streaming-llm-original", {0, 512, 0}, {200, 515, 516, 517, 600}},
+    {"streaming-llm-kvpress", {0.5, 0, 0}, {10, 11, 64, 131, 200}},
+    {"merging-kvpress", {0.5, 64, 0}, {131, 180}},
+    {"snapkv-kvf-pivot:budget=60,window=16",
      {60, 16, 0},
-     {20, 59, 60, 61, 170},
-     false},
-    {"snapkv-kvf-weighted",
-     "budget=60,window=16",
+     {20, 59, 60, 61, 170}},
+    {"snapkv-kvf-weighted:budget=60,window=16",
      {60, 16, 0},
-     {20, 59, 60, 61, 170},
-     false},
-    {"keydiff-block-kvpress", "", {0.5, 0, 128}, {100, 256, 300}, false},
-    {"keydiff-block-kvpress",
-     "budget=0.3,block=20",
-     {0.3, 0, 20},
-     {60, 131, 200},
-     false},
-    {"knorm-chunk-kvpress",
-     "budget=0.3,chunk=48",
+     {20, 59, 60, 61, 170}},
+    {"keydiff-block-kvpress", {0.5, 0, 128}, {100, 256, 300}},
+    {"keydiff-block-kvpress:budget=0.3,block=20", {0.3, 0, 20}, {60, 131, 200}},
+    {"knorm-chunk-kvpress:budget=0.3,chunk=48",
      {0.3, 0, 48},
-     {47, 48, 49, 131, 200},
-     false},
-    {"knorm-chunk-kvpress", "", {0.5, 0, 1024}, {300, 1029, 1100}, false},
-    {"keydiff-chunk-kvpress",
-     "budget=0.7,chunk=48",
+     {47, 48, 49, 131, 200}},
+    {"knorm-chunk-kvpress", {0.5, 0, 1024}, {300, 1029, 1100}},
+    {"keydiff-chunk-kvpress:budget=0.7,chunk=48",
      {0.7, 0, 48},
-     {47, 48, 51, 131, 200},
-     false},
-    {"keydiff-chunk-kvpress", "", {0.5, 0, 1024}, {300, 1031}, false},
-    {"non-causal-kvpress", "budget=0.1", {0.1, 0, 0}, {60, 256, 300}, false},
-    {"non-causal-kvpress", "", {0.5, 0, 0}, {60, 255, 257, 300}, false},
-    {"leverage-kvpress", "", {0.5, 0, 0}, {60, 300}, false},
-    {"compactor-kvpress", "budget=0.3", {0.3, 0, 0}, {60, 267, 300}, false},
-    {"cake-original",
-     "budget=60,window=16",
-     {60, 16, 0},
-     {20, 59, 60, 90, 170},
-     false},
-    {"simlayerkv-kvpress",
-     "budget=43,recent=39,lazy=0.5",
+     {47, 48, 51, 131, 200}},
+    {"keydiff-chunk-kvpress", {0.5, 0, 1024}, {300, 1031}},
+    {"non-causal-kvpress:budget=0.1", {0.1, 0, 0}, {60, 256, 300}},
+    {"non-causal-kvpress", {0.5, 0, 0}, {60, 255, 257, 300}},
+    {"leverage-kvpress", {0.5, 0, 0}, {60, 300}},
+    {"compactor-kvpress:budget=0.3", {0.3, 0, 0}, {60, 267, 300}},
+    {"cake-original:budget=60,window=16", {60, 16, 0}, {20, 59, 60, 90, 170}},
+    {"simlayerkv-kvpress:budget=43,recent=39,lazy=0.5",
      {0.5, 40, 0},
-     {20, 44, 45, 60, 170},
-     false},
-    {"simlayerkv-kvpress", "", {1.0, 1024, 0}, {200}, false},
-    {"vase-attnv-original",
-     "budget=60,window=16,secure_values=11,margin=0",
+     {20, 44, 45, 60, 170}},
+    {"simlayerkv-kvpress", {1.0, 1024, 0}, {200}},
+    {"vase-attnv-original:budget=60,window=16,secure_values=11,margin=0",
      {60, 16, 0},
-     {20, 59, 60, 99, 170},
-     false},
-    {"defensivekv-original",
-     "budget=0.4,window=8",
+     {20, 59, 60, 99, 170}},
+    {"defensivekv-original:budget=0.4,window=8",
      {0.4, 8, 0},
-     {45, 99, 130, 171, 200},
-     false},
-    {"layer-defensivekv-original",
-     "budget=0.4,window=8",
+     {45, 99, 130, 171, 200}},
+    {"layer-defensivekv-original:budget=0.4,window=8",
      {0.4, 8, 0},
-     {45, 99, 130, 171, 200},
-     false},
-    {"defensivekv",
-     "budget=0.3,window=16",
+     {45, 99, 130, 171, 200}},
+    {"defensivekv:budget=0.3,window=16", {0.3, 16, 0}, {60, 99, 130, 171, 200}},
+    {"layer-defensivekv:budget=0.3,window=16",
      {0.3, 16, 0},
-     {60, 99, 130, 171, 200},
-     false},
-    {"layer-defensivekv",
-     "budget=0.3,window=16",
-     {0.3, 16, 0},
-     {60, 99, 130, 171, 200},
-     false},
+     {60, 99, 130, 171, 200}},
 };
+
+/* The text up to its keys. */
+static const char* PresetOf(const run* r) {
+  static char name[64];
+  snprintf(name, sizeof name, "%.*s", (int)strcspn(r->text, ":"), r->text);
+  return name;
+}
+
+/* These sources have a query head per KV head. */
+static bool IsOneToOne(const char* preset) {
+  return strcmp(preset, "snapkv-original") == 0 ||
+         strcmp(preset, "h2o-original") == 0;
+}
 
 /* ---- A prompt ---- */
 
@@ -416,14 +316,15 @@ typedef struct tally {
   uint32_t lists, sure;
 } tally;
 
-static tally Compare(const run* r, const char* text, const oracle_prompt* p) {
+static tally Compare(const run* r, const oracle_prompt* p) {
+  const char* const text = r->text;
   const uint32_t n = p->n_tokens, n_lists = kLayers * p->n_kv_heads;
   const size_t size = (size_t)n_lists * n;
   uint8_t* bytes = calloc(3, size);
   uint32_t least[kMostLists], most[kMostLists], counts[kMostLists];
   const oracle_kept expected = {bytes, bytes + size, least, most};
-  EXPECT(oracle_preset(r->preset, p, &r->sizes, &expected), "%s has no oracle",
-         r->preset);
+  EXPECT(oracle_preset(PresetOf(r), p, &r->sizes, &expected),
+         "%s has no oracle", text);
   uint8_t* const kept = bytes + 2 * size;
   Evict(text, p, kept, counts);
   tally out = {n_lists, 0};
@@ -460,24 +361,22 @@ static bool IsMostlyInDoubt(const char* preset) {
 static void Conform(const run* r) {
   static const uint32_t kShapes[4][3] = {
       {4, 2, 64}, {8, 2, 64}, {4, 4, 128}, {3, 1, 128}};
-  char text[200];
-  snprintf(text, sizeof text, "%s%s%s", r->preset, *r->keys == '\0' ? "" : ":",
-           r->keys);
+  const char* const text = r->text;
   uint64_t seed = 0; /* the run's own, apart from other runs */
   for (const char* c = text; *c != '\0'; ++c) seed = seed * 31 + (uint8_t)*c;
   tally all = {0, 0};
   for (uint32_t i = 0; i < 5 && r->tokens[i] > 0; ++i) {
     const uint32_t* const shape = kShapes[(i + seed) % 4];
-    const uint32_t n_q_heads = r->one_to_one ? shape[1] : shape[0];
+    const uint32_t n_q_heads = IsOneToOne(PresetOf(r)) ? shape[1] : shape[0];
     prompt made =
         MakePrompt(n_q_heads, shape[1], shape[2], r->tokens[i], seed + i);
-    const tally one = Compare(r, text, &made.p);
+    const tally one = Compare(r, &made.p);
     all.lists += one.lists;
     all.sure += one.sure;
     free(made.memory);
   }
   /* A test whose answers are all in doubt would prove nothing. */
-  EXPECT(IsMostlyInDoubt(r->preset) || all.sure * 4 >= all.lists * 3,
+  EXPECT(IsMostlyInDoubt(PresetOf(r)) || all.sure * 4 >= all.lists * 3,
          "%s: %u of %u lists are in doubt", text, all.lists - all.sure,
          all.lists);
 }
@@ -498,7 +397,7 @@ static bool IsRun(const char* preset) {
     if (strcmp(kTrajectories[i], preset) == 0) return true;
   }
   for (size_t i = 0; i < sizeof kRuns / sizeof *kRuns; ++i) {
-    if (strcmp(kRuns[i].preset, preset) == 0) return true;
+    if (strcmp(PresetOf(&kRuns[i]), preset) == 0) return true;
   }
   return false;
 }

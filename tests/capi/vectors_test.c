@@ -15,117 +15,63 @@
 #include "tests/capi/support/policies.h"
 #include "tests/paths.h"
 
+enum {
+  kPastOnly = 1, /* scores and sets leave out the window */
+  kNoSums = 2,   /* attention sums are absent, queries are handed over */
+  kManyLayers = 4
+};
+/* The layers with a keep set; without kManyLayers there is one. */
+static const uint32_t kLayers = 32, kKeepLayers[] = {0, 15, 31};
+
 typedef struct vector_case {
   char folder[64];
   char policy[128];
-  uint32_t n_layers;
-  uint32_t layers[3]; /* layers with a keep set */
-  uint32_t n_keep_sets;
-  uint32_t past_only; /* scores and sets leave out the window */
-  uint32_t no_sums;   /* attention sums are absent, queries are handed over */
+  uint32_t flags;
 } vector_case;
 
 static vector_case kCases[] = {
     {"snapkv_kvpress__gqa8x2_D64_S512_W32",
-     "snapkv-kvpress:budget=0.5,window=32",
-     1,
-     {0},
-     1,
-     0,
-     0},
+     "snapkv-kvpress:budget=0.5,window=32", 0},
     {"snapkv_kvpress__mha4x4_D64_S96_W8",
-     "snapkv-kvpress:budget=0.6,window=8,pool=avg3",
-     1,
-     {0},
-     1,
-     0,
-     0},
-    {"snapkv_official__mha4_D64_S512_W32_avg",
-     "snapkv-original:budget=128",
-     1,
-     {0},
-     1,
-     1,
-     0},
+     "snapkv-kvpress:budget=0.6,window=8,pool=avg3", 0},
+    {"snapkv_official__mha4_D64_S512_W32_avg", "snapkv-original:budget=128",
+     kPastOnly},
     {"snapkv_official__mha4_D64_S96_W8_max",
-     "snapkv-original:budget=40,window=8,pool=max5",
-     1,
-     {0},
-     1,
-     1,
-     0},
+     "snapkv-original:budget=40,window=8,pool=max5", kPastOnly},
     {"snapkv_kvf_kvhead__max_maxpool_gqa8x2_D64_S512_W32",
      "snapkv:budget=160,sink=0,window=32,pool=max7,rows=sum,group=max",
-     1,
-     {0},
-     1,
-     1,
-     0},
+     kPastOnly},
     {"pyramidkv_kvpress__gqa8x2_D64_S512_W32",
-     "pyramidkv:budget=0.25,sink=0,window=32,pool=avg5,order=pool-reduce,"
-     "split=arithmetic-kvpress",
-     32,
-     {0, 15, 31},
-     3,
-     0,
-     0},
-    {"knorm_kvpress__h2_D64_S96", "knorm-kvpress", 1, {0}, 1, 0, 0},
-    {"tova_kvpress__gqa8x2_D64_S96", "tova-kvpress", 1, {0}, 1, 0, 0},
-    {"lagkv_kvpress__h2_D64_S96_lag16",
-     "lagkv-kvpress:budget=0.6,block=16",
-     1,
-     {0},
-     1,
-     0,
-     0},
+     "pyramidkv:budget=0.25,sink=0,window=32,pool=avg5,order=pool-reduce,split="
+     "arithmetic-kvpress",
+     kManyLayers},
+    {"knorm_kvpress__h2_D64_S96", "knorm-kvpress", 0},
+    {"tova_kvpress__gqa8x2_D64_S96", "tova-kvpress", 0},
+    {"lagkv_kvpress__h2_D64_S96_lag16", "lagkv-kvpress:budget=0.6,block=16", 0},
     {"expected_attention_kvpress__gqa4x2_D64_S509_novnorm",
-     "expected-attention-kvpress:budget=0.7,sink=8,weight=none",
-     1,
-     {0},
-     1,
-     0,
-     0},
-    {"h2o_kvf__mha4_D64_S96_W8", "h2o-kvf:budget=40,recent=8", 1, {0}, 1, 1, 0},
-    {"observed_attention_kvpress__gqa8x2_D64_S96",
-     "observed-kvpress",
-     1,
-     {0},
-     1,
-     0,
-     0},
-    {"h2o_kvf__mha4_D64_S96_W8", "h2o-kvf:budget=40,recent=8", 1, {0}, 1, 1, 1},
-    {"observed_attention_kvpress__gqa8x2_D64_S96",
-     "observed-kvpress",
-     1,
-     {0},
-     1,
-     0,
-     1},
+     "expected-attention-kvpress:budget=0.7,sink=8,weight=none", 0},
+    {"h2o_kvf__mha4_D64_S96_W8", "h2o-kvf:budget=40,recent=8", kPastOnly},
+    {"observed_attention_kvpress__gqa8x2_D64_S96", "observed-kvpress", 0},
+    {"h2o_kvf__mha4_D64_S96_W8", "h2o-kvf:budget=40,recent=8",
+     kPastOnly | kNoSums},
+    {"observed_attention_kvpress__gqa8x2_D64_S96", "observed-kvpress", kNoSums},
     /* The source ran without its normalisation. */
     {"finch_kvpress__gqa8x2_D64_S96_W8_nonorm",
-     "finch-kvpress:window=8,row_weight=none",
-     1,
-     {0},
-     1,
-     0,
-     0},
-    {"keydiff_kvpress__h2_D64_S96", "keydiff-kvpress", 1, {0}, 1, 0, 0},
-    {"rkv_official__gqa8x2_D64_S256", "r-kv-original", 1, {0}, 1, 1, 0},
-    {"adakv_kvpress__gqa8x4_D64_S96_W8",
-     "adakv-kvpress:window=8",
-     1,
-     {0},
-     1,
-     0,
-     0},
-    {"adakv_official__gqamean_8x4_D64_S512",
-     "adakv-original:budget=128",
-     1,
-     {0},
-     1,
-     1,
-     0},
+     "finch-kvpress:window=8,row_weight=none", 0},
+    {"keydiff_kvpress__h2_D64_S96", "keydiff-kvpress", 0},
+    {"rkv_official__gqa8x2_D64_S256", "r-kv-original", kPastOnly},
+    {"adakv_kvpress__gqa8x4_D64_S96_W8", "adakv-kvpress:window=8", 0},
+    {"adakv_official__gqamean_8x4_D64_S512", "adakv-original:budget=128",
+     kPastOnly},
 };
+
+static uint32_t LayersOf(const vector_case* c) {
+  return (c->flags & kManyLayers) != 0 ? kLayers : 1;
+}
+
+static uint32_t KeepSetsOf(const vector_case* c) {
+  return (c->flags & kManyLayers) != 0 ? 3 : 1;
+}
 
 typedef struct vector_files {
   char folder[1200];
@@ -149,9 +95,11 @@ static vector_files Load(const vector_case* c) {
   v.mean = test_npy_read(v.folder, "mean", "<f4", 2);
   v.covariance = test_npy_read(v.folder, "cov", "<f4", 3);
   if (v.mean.bytes == NULL) v.q = test_npy_read(v.folder, "Q", "<f2", 3);
-  v.scores = test_npy_read(v.folder, c->past_only ? "scores_past" : "scores",
-                           "<f4", 2);
-  if (!c->no_sums) v.sums = test_npy_read(v.folder, "attn_sum", "<f4", 2);
+  v.scores = test_npy_read(
+      v.folder, (c->flags & kPastOnly) != 0 ? "scores_past" : "scores", "<f4",
+      2);
+  if ((c->flags & kNoSums) == 0)
+    v.sums = test_npy_read(v.folder, "attn_sum", "<f4", 2);
   EXPECT(v.scores.bytes != NULL, "%s is incomplete", v.folder);
   v.n_kv_heads = v.k.shape[0];
   v.n_tokens = v.k.shape[1];
@@ -264,16 +212,16 @@ static void ExpectKeepSet(const vector_case* c, const vector_files* v,
                           uint32_t set, const int32_t* keep,
                           const uint32_t* n_keep) {
   char name[64], suffix[16] = "";
-  if (c->n_keep_sets > 1) {
-    snprintf(suffix, sizeof suffix, "_l%u", c->layers[set]);
-  } else if (c->past_only) {
+  if (KeepSetsOf(c) > 1) {
+    snprintf(suffix, sizeof suffix, "_l%u", kKeepLayers[set]);
+  } else if ((c->flags & kPastOnly) != 0) {
     snprintf(suffix, sizeof suffix, "_past");
   }
   snprintf(name, sizeof name, "must_keep%s", suffix);
   test_npy must = test_npy_read(v->folder, name, "|b1", 2);
   snprintf(name, sizeof name, "may_keep%s", suffix);
   test_npy may = test_npy_read(v->folder, name, "|b1", 2);
-  snprintf(name, sizeof name, "keep%s", c->n_keep_sets > 1 ? suffix : "");
+  snprintf(name, sizeof name, "keep%s", KeepSetsOf(c) > 1 ? suffix : "");
   test_npy theirs = test_npy_read(v->folder, name, "<i4", 2);
   test_npy lengths = test_npy_read(v->folder, "head_len", "<i4", 1);
   EXPECT((must.bytes == NULL) == (may.bytes == NULL) &&
@@ -317,8 +265,8 @@ static void SelectSet(const vector_case* c, const vector_files* v, test_plan* p,
   int32_t* keep = malloc(n_scores * sizeof(int32_t));
   int32_t* apart = malloc(n_scores * sizeof(int32_t));
   uint32_t n_keep = 0;
-  EXPECT_OK(test_select(p, c->layers[set], scores, n_scores, v->n_tokens, NULL,
-                        0, keep, n_scores, &n_keep));
+  EXPECT_OK(test_select(p, kKeepLayers[set], scores, n_scores, v->n_tokens,
+                        NULL, 0, keep, n_scores, &n_keep));
   const bool one_list = p->policy.scope != KVEVICT_SCOPE_KV_HEAD;
   uint32_t counts[64];
   for (uint32_t h = 0; h < v->n_kv_heads; ++h) {
@@ -335,7 +283,7 @@ static void RunCase(const vector_case* c, const vector_files* v,
                     kvevict_dtype dtype) {
   const kvevict_layer_geometry layer = Layer(v, dtype);
   const kvevict_geometry geometry =
-      test_geometry(c->n_layers, v->n_tokens, &layer);
+      test_geometry(LayersOf(c), v->n_tokens, &layer);
   kvevict_view view = KVEVICT_VIEW_INIT;
   view.n_kv_heads = v->n_kv_heads;
   view.k = test_npy_plane(&v->k, dtype);
@@ -360,7 +308,7 @@ static void RunCase(const vector_case* c, const vector_files* v,
   /* Scores of all heads decide only in an eviction. */
   const bool alike = oracle_policy_from(c->policy).heads == ORACLE_HEADS_EQUAL;
   p = test_plan_create_to_select(c->policy, &geometry, 1);
-  for (uint32_t set = 0; alike && set < c->n_keep_sets; ++set) {
+  for (uint32_t set = 0; alike && set < KeepSetsOf(c); ++set) {
     SelectSet(c, v, p, set, scores);
   }
   test_plan_destroy(p);
@@ -389,7 +337,7 @@ ParameterizedTest(vector_case* c, vectors,
 static void EvictCase(const vector_case* c, const vector_files* v) {
   const kvevict_layer_geometry alike = Layer(v, KVEVICT_DTYPE_F16);
   const kvevict_geometry geometry =
-      test_geometry(c->n_layers, v->n_tokens, &alike);
+      test_geometry(LayersOf(c), v->n_tokens, &alike);
   test_plan* p =
       test_plan_create(c->policy, &geometry, KVEVICT_OPERATION_EVICT, 1);
   kvevict_sequence* sequence = NULL;
@@ -399,7 +347,7 @@ static void EvictCase(const vector_case* c, const vector_files* v) {
   MakeInputs(v, KVEVICT_DTYPE_F16, &given);
   kvevict_signal_inputs inputs[32]; /* without what is observed */
   kvevict_view views[32];
-  for (uint32_t l = 0; l < c->n_layers; ++l) {
+  for (uint32_t l = 0; l < LayersOf(c); ++l) {
     views[l] = (kvevict_view)KVEVICT_VIEW_INIT;
     views[l].n_kv_heads = v->n_kv_heads;
     views[l].k = test_npy_plane(&v->k, KVEVICT_DTYPE_F16);
@@ -407,18 +355,18 @@ static void EvictCase(const vector_case* c, const vector_files* v) {
     EXPECT_OK(test_observe(sequence, l, &given.queries, v->window,
                            v->n_tokens - v->window));
     inputs[l] = given.inputs;
-    if (!c->no_sums) inputs[l].queries = NULL;
+    if ((c->flags & kNoSums) == 0) inputs[l].queries = NULL;
   }
   EXPECT_OK(kvevict_sequence_append(sequence, v->n_tokens, NULL));
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
   options.inputs = inputs;
-  options.inputs_len = c->n_layers;
-  EXPECT_OK(kvevict_sequence_evict(sequence, views, c->n_layers, &options,
+  options.inputs_len = LayersOf(c);
+  EXPECT_OK(kvevict_sequence_evict(sequence, views, LayersOf(c), &options,
                                    p->workspace, p->workspace_bytes, NULL));
   int32_t* keep = malloc((size_t)v->n_kv_heads * v->n_tokens * sizeof(int32_t));
   const size_t row = 2 * (size_t)v->head_dim;
-  for (uint32_t set = 0; set < c->n_keep_sets; ++set) {
-    const uint32_t layer = c->layers[set];
+  for (uint32_t set = 0; set < KeepSetsOf(c); ++set) {
+    const uint32_t layer = kKeepLayers[set];
     uint32_t counts[64];
     for (uint32_t h = 0; h < v->n_kv_heads; ++h) {
       int32_t* kept = keep + (size_t)h * v->n_tokens;
@@ -438,7 +386,7 @@ static void EvictCase(const vector_case* c, const vector_files* v) {
     ExpectKeepSet(c, v, set, keep, counts);
   }
   free(keep);
-  for (uint32_t l = 0; l < c->n_layers; ++l) {
+  for (uint32_t l = 0; l < LayersOf(c); ++l) {
     test_npy_plane_free(&views[l].k);
     test_npy_plane_free(&views[l].v);
   }
@@ -494,8 +442,7 @@ static void SharesOf(const test_npy* rows, bool are_keys, float* shares) {
 
 /* CURPress with leverage_type kv_avg adds the same shares that kvevict multiplies. */
 Test(vectors, shares_of_norms_average_to_published_scores) {
-  const vector_case c = {
-      "cur_kvpress__kv_avg_h2_D64_S509", "cur-kvpress", 1, {0}, 1, 0, 0};
+  const vector_case c = {"cur_kvpress__kv_avg_h2_D64_S509", "cur-kvpress", 0};
   vector_files v = Load(&c);
   const size_t n = (size_t)v.n_kv_heads * v.n_tokens;
   float* of_keys = malloc(n * sizeof(float));
