@@ -53,7 +53,7 @@ uint32_t Check(const std::vector<int32_t>& lists, uint32_t n_lists,
 void TestCounts() {
   Random random(TestSeed("check_keep/counts"));
   constexpr uint32_t kLengths[] = {1, 2, 255, 256, 257, 700};
-  for (uint32_t turn = 0; turn < Turns(36); ++turn) {
+  for (uint32_t turn = 0; turn < 36; ++turn) {
     const uint32_t n_lists = 1 + turn % 3;
     const uint32_t n_keep = kLengths[turn % std::size(kLengths)];
     std::vector<int32_t> lists = GoodLists(n_lists, n_keep, random);

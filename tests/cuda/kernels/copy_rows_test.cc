@@ -32,7 +32,7 @@ void Copy(Case c, uint32_t unit, uint32_t turn) {
 // Contiguous and paged rows go to contiguous and paged planes, in every unit.
 void TestLayouts() {
   Random random(TestSeed("copy_rows/layouts"));
-  for (uint32_t turn = 0; turn < Turns(120); ++turn) {
+  for (uint32_t turn = 0; turn < 120; ++turn) {
     const uint32_t unit = 1u << turn % 5;
     const uint32_t n_slots =
         turn % 9 == 0 ? 3000 / unit : 1 + random.Below(200);

@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "tests/rig/simt/machine.h"
-#include "tests/rig/simt/sanitizer.h"
 #include "tests/rig/simt/thread.h"
 #include "tests/rig/tensor_core.h"
 
@@ -43,20 +42,9 @@ void Meet(Rendezvous& r, unsigned member, const char* what, const Site& site,
   if (r.n_waiting == r.members.size()) {
     join(r.slots.data());
     r.n_waiting = 0;
-    ++r.n_meetings;
     for (Thread* thread : r.members) machine().MakeReady(*thread);
   }
   machine().Suspend();
-}
-
-// All threads then see what any did before.
-template <class Join>
-void MeetInOrder(Rendezvous& r, unsigned member, const char* what,
-                 const Site& site, void* slot, Join join) {
-  char* const order = &r.order[r.n_meetings % 2];
-  Release(order);
-  Meet(r, member, what, site, slot, join);
-  Acquire(order);
 }
 
 void Nothing(void**) {}
@@ -122,14 +110,14 @@ struct MatrixSlot {
 
 void BlockBarrier(const Site& site) {
   const Thread& self = *machine().running();
-  MeetInOrder(self.block->rendezvous, self.linear, "BlockSync", site, nullptr,
-              Nothing);
+  Meet(self.block->rendezvous, self.linear, "BlockSync", site, nullptr,
+       Nothing);
 }
 
 bool BlockReduceOr(bool v, const Site& site) {
   const Thread& self = *machine().running();
   Rendezvous& r = self.block->rendezvous;
-  MeetInOrder(r, self.linear, "BlockAny", site, &v, [&r](void** threads) {
+  Meet(r, self.linear, "BlockAny", site, &v, [&r](void** threads) {
     bool any = false;
     for (size_t i = 0; i < r.members.size(); ++i) {
       any |= *static_cast<bool*>(threads[i]);
@@ -142,7 +130,7 @@ bool BlockReduceOr(bool v, const Site& site) {
 }
 
 void WarpBarrier(const Site& site) {
-  MeetInOrder(OwnWarp().rendezvous, Lane(), "WarpSync", site, nullptr, Nothing);
+  Meet(OwnWarp().rendezvous, Lane(), "WarpSync", site, nullptr, Nothing);
 }
 
 uint32_t WarpShuffle(const char* what, uint32_t v, unsigned from_lane,

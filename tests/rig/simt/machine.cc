@@ -7,28 +7,21 @@
 #include <map>
 #include <utility>
 
-#include "tests/rig/simt/sanitizer.h"
-
 namespace kvevict::simt {
 namespace {
 
 Machine* current;
 
-constexpr size_t kStackBytes = 256 << 10;  // sanitizers need more than 64 KiB
+constexpr size_t kStackBytes = 256 << 10;
 
 std::deque<std::unique_ptr<Fiber>>& IdleFibers() {
   static auto& fibers = *new std::deque<std::unique_ptr<Fiber>>;
   return fibers;
 }
 
-// To the thread sanitizer a fiber knows all that it learned at the barriers of its
-// last block, which would hide a race between that block and its next one. So it
-// rests until the next block has used others. (More of them would slow every
-// barrier: 0.3 ms with 256 threads, 0.4 with 512, 0.6 with 768.)
-std::unique_ptr<Fiber> TakeFiber(size_t block_size) {
+std::unique_ptr<Fiber> TakeFiber() {
   auto& idle = IdleFibers();
-  const size_t n_resting = kFindsRaces ? block_size : 0;
-  if (idle.size() <= n_resting) return std::make_unique<Fiber>(kStackBytes);
+  if (idle.empty()) return std::make_unique<Fiber>(kStackBytes);
   auto fiber = std::move(idle.front());
   idle.pop_front();
   return fiber;
@@ -62,7 +55,6 @@ std::string LaunchErased(void (*call)(const void* context), const void* context,
   if (Count(grid) == 0) return "a grid without blocks";
   if (grid.y > 65535 || grid.z > 65535) return "a grid above 65535 in y or z";
   if (options.resident_blocks == 0) return "no resident blocks";
-  const Unseen unseen;
   Machine machine(call, context, grid, block, dynamic_shared_bytes, options);
   return machine.Run();
 }
@@ -76,9 +68,8 @@ Machine::Machine(void (*call)(const void*), const void* context, Dim3 grid,
       block_(block),
       dynamic_shared_bytes_(dynamic_shared_bytes),
       options_(options),
-      random_{options.seed * 4 + static_cast<unsigned>(options.policy)},
+      random_{options.seed},
       blocks_to_come_(Count(grid)),
-      last_urgency_(kEager),
       last_patience_(kEager) {
   for (unsigned i = 0; i < blocks_to_come_.size(); ++i) blocks_to_come_[i] = i;
   std::shuffle(blocks_to_come_.begin(), blocks_to_come_.end(), random_);
@@ -88,7 +79,6 @@ Machine::Machine(void (*call)(const void*), const void* context, Dim3 grid,
 Machine::~Machine() { current = nullptr; }
 
 std::string Machine::Run() {
-  Release(&launch_start_);
   StartBlocks();
   while (error_.empty() && !ready_.empty()) {
     running_ = ready_.top().thread;
@@ -106,14 +96,12 @@ std::string Machine::Run() {
     error_ = "deadlock: " + DescribeWaiting();
   }
   AbandonAll();
-  Acquire(&launch_end_);
   return std::move(error_);
 }
 
 // ---- Blocks ----
 
 void* AddShared(Block& block, const void* id, size_t n_bytes) {
-  // It has exactly this size, so that the address sanitizer guards the end.
   auto* const bytes = static_cast<char*>(std::malloc(n_bytes));
   if (n_bytes != 0) std::memset(bytes, 0xff, n_bytes);
   block.shared.push_back({id, bytes, n_bytes});
@@ -137,7 +125,6 @@ void Machine::StartBlock(unsigned linear_index) {
   AddShared(block, nullptr, dynamic_shared_bytes_);
   block.warps = std::vector<Warp>(n_threads / kWarpSize);
   for (Warp& warp : block.warps) {
-    warp.rank = static_cast<uint32_t>(random_());
     warp.rendezvous.slots.resize(kWarpSize);
   }
   block.threads = std::vector<Thread>(n_threads);
@@ -148,11 +135,9 @@ void Machine::StartBlock(unsigned linear_index) {
     thread.warp = &block.warps[i / kWarpSize];
     thread.index = IndexOf(i, block_);
     thread.linear = i;
-    thread.rank = static_cast<uint32_t>(random_());
     block.rendezvous.members.push_back(&thread);
     thread.warp->rendezvous.members.push_back(&thread);
-    thread.fiber = TakeFiber(n_threads);
-    if (kFindsRaces) thread.fiber->SetName(Describe(thread).c_str());
+    thread.fiber = TakeFiber();
     thread.fiber->Start(&ThreadMain);
     MakeReady(thread);
   }
@@ -168,10 +153,6 @@ void Machine::EndBlock(Block& block) {
 
 void Machine::AbandonAll() {
   for (const auto& block : blocks_) {
-    for (Thread& thread : block->threads) {
-      thread.fiber->ReleaseFor(&launch_end_);
-      thread.fiber.reset();
-    }
     for (const SharedArea& shared : block->shared) std::free(shared.bytes);
   }
   blocks_.clear();
@@ -182,9 +163,7 @@ void Machine::AbandonAll() {
 void Machine::ThreadMain() { current->CallKernel(); }
 
 void Machine::CallKernel() {
-  Acquire(&launch_start_);
   call_(context_);
-  Release(&launch_end_);
   Thread& self = *running_;
   NoteReturn(self.warp->rendezvous, self);
   NoteReturn(self.block->rendezvous, self);
@@ -202,22 +181,8 @@ void Machine::NoteReturn(Rendezvous& rendezvous, const Thread& thread) {
   Stop();
 }
 
-uint64_t Machine::Urgency(const Thread& thread) {
-  switch (options_.policy) {
-    case Policy::kUniform:
-      return kEager | random_();
-    case Policy::kOneWarpAhead:
-      return kEager | uint64_t{thread.warp->rank} << 31 | random_() >> 34;
-    case Policy::kRandomPriorities:
-      return kEager | thread.rank;
-    case Policy::kLastFirst:
-      return ++last_urgency_;
-  }
-  std::abort();
-}
-
 void Machine::MakeReady(Thread& thread) {
-  ready_.push({Urgency(thread), &thread});
+  ready_.push({kEager | random_(), &thread});
 }
 
 void Machine::Suspend() { running_->fiber->SwitchTo(program_); }

@@ -31,15 +31,10 @@ struct Rendezvous {
   unsigned n_returned = 0;
   const char* what = nullptr;  // of those who wait
   Site site;
-  // The thread sanitizer's addresses, in turn: a thread that leaves late must
-  // not learn what early ones have done on their way to the next meeting.
-  char order[2] = {};
-  unsigned n_meetings = 0;
 };
 
 struct Warp {
   Rendezvous rendezvous;
-  uint32_t rank = 0;
 };
 
 struct Thread {
@@ -48,7 +43,6 @@ struct Thread {
   Dim3 index;
   unsigned linear = 0;  // in its block
   std::unique_ptr<Fiber> fiber;
-  uint32_t rank = 0;
   bool returned = false;
   const char* waits_at = nullptr;  // nullptr: ready or running
   Site site;
@@ -83,8 +77,6 @@ struct ReadyThread {
   }
 };
 
-// None of <random> is used: the program under test may use the same, and the linker
-// would keep one copy of its functions, perhaps the one that a sanitizer watches.
 struct Generator {
   using result_type = uint64_t;
   static constexpr uint64_t min() { return 0; }
@@ -137,7 +129,6 @@ class Machine {
   void AbandonAll();
   void CallKernel();
   void NoteReturn(Rendezvous& rendezvous, const Thread& thread);
-  uint64_t Urgency(const Thread& thread);
   std::string DescribeWaiting() const;
 
   void (*const call_)(const void*);
@@ -153,12 +144,9 @@ class Machine {
   std::vector<std::unique_ptr<Block>> blocks_;  // resident
   std::priority_queue<ReadyThread> ready_;
   Thread* running_ = nullptr;
-  uint64_t last_urgency_;   // given to one that came last, in LIFO order
   uint64_t last_patience_;  // given to one that gave way
   uint64_t n_vain_looks_ = 0;
   std::string error_;
-  char launch_start_ = 0;  // addresses for the thread sanitizer
-  char launch_end_ = 0;
 };
 
 // The launch that runs; kernels run nowhere else.

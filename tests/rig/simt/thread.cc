@@ -3,7 +3,6 @@
 #include <string>
 
 #include "tests/rig/simt/machine.h"
-#include "tests/rig/simt/sanitizer.h"
 
 namespace kvevict::simt {
 namespace {
@@ -23,7 +22,6 @@ void* SharedArray(const void* id, size_t bytes) {
   for (const SharedArea& array : arrays) {
     if (array.id == id) return array.bytes;
   }
-  const Unseen unseen;
   return AddShared(*Self().block, id, bytes);
 }
 
@@ -60,7 +58,6 @@ void Preempt(Access access) {
 }
 
 void AddCopy(void* shared, uint64_t address) {
-  const Unseen unseen;
   Thread& thread = Self();
   thread.copies.push_back({shared, address, thread.n_groups});
 }

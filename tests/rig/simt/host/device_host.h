@@ -1,8 +1,4 @@
 // The words of cuda/kernels/device.cuh for the host; see simt.h.
-//
-// Code that touches the kernel's memory is inline here, so that the sanitizers
-// see it as part of the kernel. It uses explicit words: GCC's thread sanitizer
-// does not see a copy of 16 bytes folded into one move.
 #ifndef KVEVICT_TESTS_RIG_SIMT_HOST_DEVICE_HOST_H_
 #define KVEVICT_TESTS_RIG_SIMT_HOST_DEVICE_HOST_H_
 
@@ -15,15 +11,6 @@
 #include <type_traits>
 
 #include "tests/rig/simt/thread.h"
-
-#ifdef __has_feature
-#if __has_feature(thread_sanitizer)
-#define __SANITIZE_THREAD__ 1
-#endif
-#endif
-#if defined(__SANITIZE_THREAD__) != defined(KVEVICT_SIMT_TSAN)
-#error "kvevict_simt_tsan goes with -fsanitize=thread, or nothing is found"
-#endif
 
 #ifdef KV_VARIANT
 #define KV_KERNEL(name, Params, threads, min_blocks) \
