@@ -28,9 +28,10 @@ struct Dim3 {
   unsigned z = 1;
 };
 
+// How PTX runs.
 struct Options {
   uint64_t seed = 1;            // of the order of threads and blocks
-  bool one_warp_ahead = false;  // as far as it can; of PTX alone
+  bool one_warp_ahead = false;  // as far as it can
   // Blocks at work side by side; the others start, in random order, as these
   // end. More than one for kernels in which blocks wait for blocks.
   unsigned resident_blocks = 1;
@@ -42,11 +43,7 @@ std::string LaunchErased(void (*call)(const void* context), const void* context,
                          Dim3 grid, Dim3 block, size_t dynamic_shared_bytes,
                          const Options& options);
 
-// Returns the kernel's error with file and line, or an empty text. After an error
-// the threads are abandoned where they are. Errors are: a BlockSync, BlockAny or a
-// warp's collective that some threads miss, leave out by returning, or call from
-// another line; threads that wait for ever; misaligned addresses; asynchronous
-// copies and matrix rows outside shared memory.
+// Returns the kernel's error, or an empty text.
 template <class Params>
 std::string Launch(void (*kernel)(const Params&), Dim3 grid, Dim3 block,
                    size_t dynamic_shared_bytes, const Params& params,
