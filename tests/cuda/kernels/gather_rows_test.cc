@@ -151,6 +151,19 @@ void TestRule() {
   if (cuda::GatherByColumns(ModelParams(28, 2), 16)) Fail("28 layers");
 }
 
+// The addresses of another plane, to which rows are copied, also limit the unit.
+void TestUnit() {
+  cuda::GatherParams p = {};
+  p.row_bytes = p.rows.row_stride = p.to.row_stride = 64;
+  p.n_pieces = p.n_heads = p.n_planes = 1;
+  if (cuda::GatherUnit(p) != 16) Fail("unit %u", cuda::GatherUnit(p));
+  p.planes[0].to = 4;
+  if (cuda::GatherUnit(p) != 4) Fail("unit %u of base", cuda::GatherUnit(p));
+  p.planes[0].to = 0;
+  p.to.row_stride = 66;
+  if (cuda::GatherUnit(p) != 2) Fail("unit %u of rows", cuda::GatherUnit(p));
+}
+
 }  // namespace
 }  // namespace kvevict
 
@@ -160,4 +173,5 @@ int main() {
   kvevict::TestNeighbours();
   kvevict::TestWideRows();
   kvevict::TestRule();
+  kvevict::TestUnit();
 }
