@@ -17,11 +17,10 @@ check_deep() {
   run_tests "$release_dir" deep -L deep -LE longest
 }
 
-# The kernels on fibers, plain and under sanitizers: those of the deep tests that continuous
-# integration has time for.
-check_fibers() {
+# Each kernel by itself: those of the deep tests that continuous integration has time for.
+check_kernels() {
   build_tests "$release_dir" -DKVEVICT_DEEP_TESTS=ON
-  run_tests "$release_dir" fibers -R '^simt_'
+  run_tests "$release_dir" kernels -R '^ptx_.*_80$'
 }
 
 # The few of these that take minutes each.

@@ -62,8 +62,29 @@ void RunRowsThatFail(const Gpu& gpu, const Effort& effort, Report* report) {
   });
 }
 
+// The calls of an eviction of the first user's ring, and of decoding around it.
+constexpr const char* kChain[] = {
+    "observe_rows",  "advance_counts",   "window_lse",    "window_scores",
+    "pool_rows",     "pool_select",      "select_topk",   "make_keys",
+    "pin_positions", "gather_chunks_16", "map_positions", "set_lengths"};
+
+void CheckLaunches(const Gpu& gpu, const Effort& effort, Report* report) {
+  const uint64_t before = mock::Launches("");
+  CheckPolicyNone(gpu, effort, report);
+  report->Check("policy none launches nothing", [&] {
+    report->FailIf(mock::Launches("") != before, "a kernel has run");
+  });
+  CheckAcceptance(gpu, effort, report);
+  report->Check("every kernel of the chain has run", [&] {
+    for (const char* kernel : kChain) {
+      report->FailIf(mock::Launches(kernel) == 0, kernel);
+    }
+  });
+}
+
 // These parts come on top of the GPU program's.
 constexpr Part kMockParts[] = {
+    {"launches", CheckLaunches},
     {"moved_rows", CheckMovedRows},
     {"driver_use", CheckDriverUse},
     {"query_rows", CheckQueryRows},

@@ -50,14 +50,14 @@ void TestAttention() {
   constexpr uint32_t kQueries[] = {1, 1, 2, 5, 17, 33};
   constexpr uint32_t kGroups[] = {1, 4, 3, 8};
   Random random(TestSeed("attention"));
-  for (uint32_t turn = 0; turn < Turns(48); ++turn) {
+  for (uint32_t turn = 0; turn < 48; ++turn) {
     const uint32_t batch = turn / kNDTypes;
     // A few of every dtype and of few rows and of more, with more slots than
     // attend_few has room for at a time, run in every order of threads.
     const bool is_long = (2 * batch + turn) % 3 == 2;
     // Long rows of a decoded token, a hybrid's.
     const bool is_wide = (2 * batch + turn) % 6 == 1;
-    const uint32_t n_orders = is_long ? std::size(simt::kPolicies) : 1;
+    const uint32_t n_orders = is_long ? 4 : 1;
     const uint32_t n_heads = is_long ? 1 : 1 + random.Below(2);
     const uint32_t n_most = is_long ? cuda::kFewSlots + 90 : 200;
     const uint32_t dtype = DTypeOfTurn(turn);

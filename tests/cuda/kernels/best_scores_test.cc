@@ -143,7 +143,7 @@ void Check(const Case& c, uint32_t n_layers, uint32_t n_most, Random& random,
 void TestBest() {
   constexpr float kShares[] = {0.0f, 0.3f, 0.5f, 0.7f, 1.0f};
   Random random(TestSeed("best_scores"));
-  for (uint32_t turn = 0; turn < Turns(100); ++turn) {
+  for (uint32_t turn = 0; turn < 100; ++turn) {
     Case c = {};
     c.secures = turn % 2 == 0;
     c.to_keys = !c.secures && random.Below(2) == 0;

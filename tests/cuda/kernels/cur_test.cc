@@ -100,7 +100,7 @@ void Check(uint32_t turn, Random& random) {
 
 void TestShares() {
   Random random(TestSeed("cur"));
-  for (uint32_t turn = 0; turn < Turns(60); ++turn) Check(turn, random);
+  for (uint32_t turn = 0; turn < 60; ++turn) Check(turn, random);
 }
 
 }  // namespace

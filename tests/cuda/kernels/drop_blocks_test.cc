@@ -172,7 +172,7 @@ int main() {
   Context* context = nullptr;
   const kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
   if (!Context::Create(options, &context).ok()) Fail("no context");
-  for (uint32_t turn = 0; turn < Turns(60); ++turn) {
+  for (uint32_t turn = 0; turn < 60; ++turn) {
     Check<uint32_t>(cuda::drop_ids, *context, turn, random);
     Check<uint64_t>(cuda::drop_addresses, *context, turn, random);
   }

@@ -127,7 +127,7 @@ void Check(const PlaneShape& c, bool has_counts, Random& random,
 void TestExpectedAttention() {
   constexpr uint32_t kDims[] = {1, 8, 24, 32, 33, 40, 64, 72};
   Random random(TestSeed("expected_attention"));
-  for (uint32_t turn = 0; turn < Turns(48); ++turn) {
+  for (uint32_t turn = 0; turn < 48; ++turn) {
     const PlaneShape c = RandomPlane(DTypeOfTurn(turn),
                                      kDims[turn / kNDTypes % std::size(kDims)],
                                      1 + random.Below(2), kMost, random);

@@ -442,14 +442,14 @@ void TestFit() {
   constexpr uint32_t kDims[] = {1, 3, 8, 16, 33, 40, 20};
   double most = 0.0;
   Sides sides;
-  for (uint32_t turn = 0; turn < Turns(48); ++turn) {
+  for (uint32_t turn = 0; turn < 48; ++turn) {
     // Some have more rows of X, or of X', than are added up at a time.
     const bool is_long = turn % 24 == 7 || turn % 24 == 8;
     const PlaneShape k = RandomPlane(
         DTypeOfTurn(turn), kDims[turn / kNDTypes % std::size(kDims)],
         1 + random.Below(2), is_long ? 300 : 80, random);
     // Without biases, then with them.
-    const uint32_t round = turn < Turns(48) / 2 ? 0 : turn % 3 == 0 ? 1 : 2;
+    const uint32_t round = turn < 48 / 2 ? 0 : turn % 3 == 0 ? 1 : 2;
     most = std::max(most, Check(k, is_long, round, random, turn, &sides));
   }
   if (sides.n_free == 0 || sides.n_least == 0 || sides.n_most == 0) {

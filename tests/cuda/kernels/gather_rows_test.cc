@@ -61,7 +61,7 @@ void GatherByChunks(Case c, uint32_t unit, uint32_t turn,
 // There are more rows than twice what a thread has under way, in every unit.
 void TestColumns() {
   Random random(TestSeed("gather_rows/columns"));
-  for (uint32_t turn = 0; turn < Turns(60); ++turn) {
+  for (uint32_t turn = 0; turn < 60; ++turn) {
     const uint32_t unit = turn % 2 == 0 ? 16 : 1u << turn / 2 % 4;
     const Shape s = RandomShape(random, unit, 1 + random.Below(120));
     GatherByColumns(RandomCase(s, 1 + random.Below(3), random), unit, turn);
@@ -71,7 +71,7 @@ void TestColumns() {
 // Some columns have three chunks and more, in every possible unit.
 void TestChunks() {
   Random random(TestSeed("gather_rows/chunks"));
-  for (uint32_t turn = 0; turn < Turns(90); ++turn) {
+  for (uint32_t turn = 0; turn < 90; ++turn) {
     const uint32_t unit = 1u << turn % 5;
     const uint32_t n_slots =
         turn % 9 == 0 ? 5000 / unit : 1 + random.Below(300);
@@ -151,6 +151,19 @@ void TestRule() {
   if (cuda::GatherByColumns(ModelParams(28, 2), 16)) Fail("28 layers");
 }
 
+// The addresses of another plane, to which rows are copied, also limit the unit.
+void TestUnit() {
+  cuda::GatherParams p = {};
+  p.row_bytes = p.rows.row_stride = p.to.row_stride = 64;
+  p.n_pieces = p.n_heads = p.n_planes = 1;
+  if (cuda::GatherUnit(p) != 16) Fail("unit %u", cuda::GatherUnit(p));
+  p.planes[0].to = 4;
+  if (cuda::GatherUnit(p) != 4) Fail("unit %u of base", cuda::GatherUnit(p));
+  p.planes[0].to = 0;
+  p.to.row_stride = 66;
+  if (cuda::GatherUnit(p) != 2) Fail("unit %u of rows", cuda::GatherUnit(p));
+}
+
 }  // namespace
 }  // namespace kvevict
 
@@ -160,4 +173,5 @@ int main() {
   kvevict::TestNeighbours();
   kvevict::TestWideRows();
   kvevict::TestRule();
+  kvevict::TestUnit();
 }

@@ -173,7 +173,7 @@ void Check(const Case& c, uint32_t n_layers, uint32_t n_most, Random& random,
 void TestCounts() {
   constexpr double kFloors[] = {0.0, 0.05, 0.2, 0.5, 1.0};
   Random random(TestSeed("head_split"));
-  for (uint32_t turn = 0; turn < Turns(90); ++turn) {
+  for (uint32_t turn = 0; turn < 90; ++turn) {
     Case c = {};
     c.input = random.Below(3) == 0 ? cuda::kSelectKeys : cuda::kSelectScores;
     c.heads.kind = static_cast<HeadRule>(1 + turn % 3);

@@ -69,18 +69,6 @@ inline Case RandomCase(const Shape& s, uint32_t n_planes, Random& random) {
   return c;
 }
 
-// Rows go to other planes, which also allow units of `unit` bytes.
-inline Case RandomCopies(const Shape& s, uint32_t unit, uint32_t n_planes,
-                         Random& random) {
-  constexpr uint32_t kMostFirst = 40;
-  Case c;
-  c.shape = s;
-  c.to_shape =
-      RandomLayout(random, unit, kMostFirst + s.n_slots + random.Below(9), s);
-  AddPlanes(&c, n_planes, kMostFirst, random);
-  return c;
-}
-
 }  // namespace kvevict
 
 #endif  // KVEVICT_TESTS_CUDA_KERNELS_KEEP_CASES_H_

@@ -100,7 +100,7 @@ void Check(const PlaneShape& c, bool has_counts, Random& random, uint32_t turn,
 void TestBlocks() {
   Random random(TestSeed("key_diff_blocks"));
   Tally tally;
-  for (uint32_t turn = 0; turn < Turns(66); ++turn) {
+  for (uint32_t turn = 0; turn < 66; ++turn) {
     const uint32_t n_most = turn % 22 == 0 ? 700 : turn % 3 == 0 ? 200 : 60;
     const PlaneShape c = PlaneOfTurn(turn, n_most, random);
     Check(c, random.Below(2) == 0, random, turn, &tally);

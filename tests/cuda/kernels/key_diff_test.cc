@@ -99,7 +99,7 @@ void Check(const PlaneShape& c, bool has_counts, Random& random,
 
 void TestDiffs() {
   Random random(TestSeed("key_diff"));
-  for (uint32_t turn = 0; turn < Turns(66); ++turn) {
+  for (uint32_t turn = 0; turn < 66; ++turn) {
     // There is one chunk, or up to more than there are slices.
     const uint32_t n_most = turn % 22 == 0 ? 2600 : turn % 3 == 0 ? 600 : 100;
     const PlaneShape c = PlaneOfTurn(turn, n_most, random);

@@ -77,7 +77,7 @@ void Check(const PlaneShape& c, bool has_counts, Random& random,
 
 void TestFilter() {
   Random random(TestSeed("key_filter"));
-  for (uint32_t turn = 0; turn < Turns(66); ++turn) {
+  for (uint32_t turn = 0; turn < 66; ++turn) {
     const PlaneShape c = PlaneOfTurn(turn, 150, random);
     Check(c, random.Below(2) == 0, random, turn);
   }

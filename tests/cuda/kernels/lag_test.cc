@@ -151,7 +151,7 @@ PlaneShape RowsToKeep(uint32_t n, uint32_t n_heads, uint32_t n_most,
 void TestScores() {
   constexpr uint32_t kDims[] = {1, 3, 8, 16, 40, 41, 64, 80, 128, 129, 300};
   Random random(TestSeed("lag"));
-  for (uint32_t turn = 0; turn < Turns(180); ++turn) {
+  for (uint32_t turn = 0; turn < 180; ++turn) {
     Case c = {};
     c.partition = 2 + random.Below(turn % 4 == 0 ? 60 : 12);
     c.n_sink = random.Below(5);

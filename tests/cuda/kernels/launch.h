@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <iterator>
 #include <vector>
 
 #include "tests/kernels/random.h"
@@ -26,22 +25,13 @@ namespace kvevict {
 
 inline uint64_t Address(const void* p) { return reinterpret_cast<uint64_t>(p); }
 
-// The schedules of threads take turns.
+// Warps take turns, or one runs ahead.
 inline simt::Options Schedule(uint32_t turn, uint32_t resident_blocks = 1) {
   simt::Options options;
-  options.policy = simt::kPolicies[turn % std::size(simt::kPolicies)];
+  options.one_warp_ahead = turn % 4 == 2;
   options.seed = turn + 1;
   options.resident_blocks = resident_blocks;
   return options;
-}
-
-// The number of cases: fewer if a fiber costs more.
-constexpr uint32_t Turns(uint32_t n) {
-#if defined(KVEVICT_SIMT_TSAN)
-  return n / 6;
-#else
-  return n;
-#endif
 }
 
 template <class Params>

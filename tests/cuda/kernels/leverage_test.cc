@@ -133,7 +133,7 @@ void TestLeverage() {
   if (!HasFusedArithmetic(SimdTargetAt(0))) return;
   Random random(TestSeed("leverage"));
   constexpr uint32_t kDims[] = {2, 3, 16, 31, 33, 40, 64, 72, 100};
-  for (uint32_t turn = 0; turn < Turns(27); ++turn) {
+  for (uint32_t turn = 0; turn < 27; ++turn) {
     const PlaneShape k = RandomPlane(DTypeOfTurn(turn),
                                      kDims[turn / kNDTypes % std::size(kDims)],
                                      1 + random.Below(2), kMost, random);

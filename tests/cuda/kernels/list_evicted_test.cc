@@ -60,7 +60,7 @@ Lists MakeLists(uint32_t n_lists, uint32_t keep_stride, bool differ,
 
 void TestLists() {
   Random random(TestSeed("list_evicted/lists"));
-  for (uint32_t turn = 0; turn < Turns(80); ++turn) {
+  for (uint32_t turn = 0; turn < 80; ++turn) {
     cuda::EvictedParams p = {};
     const uint32_t n_layers = 1 + random.Below(3);
     const bool differ = turn % 2 == 1;

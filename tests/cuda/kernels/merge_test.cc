@@ -186,7 +186,7 @@ void Check(const PlaneShape& k, bool has_counts, bool is_near, Random& random,
 void TestMerge() {
   if (!HasFusedArithmetic(SimdTargetAt(0))) return;
   Random random(TestSeed("merge"));
-  for (uint32_t turn = 0; turn < Turns(176); ++turn) {
+  for (uint32_t turn = 0; turn < 176; ++turn) {
     // One tile or several.
     const uint32_t n_most = turn % 11 == 0         ? 400
                             : random.Below(3) == 0 ? 200

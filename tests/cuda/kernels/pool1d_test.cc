@@ -101,7 +101,7 @@ void TestPoolRows() {
   for (uint32_t kernel : {1u, 3u, 7u, 63u, 1023u}) {
     for (uint32_t n : {1u, 2u, 5u, 600u, 4094u, 4096u, 4099u, 9000u}) {
       for (uint32_t mode = 0; mode < 4; ++mode, ++turn) {
-        if (random.Below(60) >= Turns(60)) continue;
+        if (random.Below(60) >= 60) continue;
         PoolAndCompare({{n}, 1, 1, 0, false}, kernel, random.Below(4),
                        turn / 4 % 2 == 0, random, turn);
       }

@@ -180,7 +180,7 @@ void TestLists() {
                                  2047, 2048, 2051, 4100, 4400};
   constexpr uint32_t kKernels[] = {1, 3, 7, 63, 513};
   Random random(TestSeed("pool_select"));
-  for (uint32_t turn = 0; turn < Turns(70); ++turn) {
+  for (uint32_t turn = 0; turn < 70; ++turn) {
     Case c = {};
     c.n_lists = 1 + random.Below(2);
     c.lead = random.Below(4);

@@ -137,7 +137,7 @@ void Check(const PlaneShape& c, bool has_counts, Random& random,
 void TestCenters() {
   constexpr uint32_t kDims[] = {2, 3, 16, 32, 40, 41, 64, 80, 128, 520};
   Random random(TestSeed("query_centers"));
-  for (uint32_t turn = 0; turn < Turns(60); ++turn) {
+  for (uint32_t turn = 0; turn < 60; ++turn) {
     const PlaneShape c = RandomPlane(DTypeOfTurn(turn),
                                      kDims[turn / kNDTypes % std::size(kDims)],
                                      1 + random.Below(2), kMost, random);

@@ -57,7 +57,7 @@ void Check(uint32_t turn, Random& random) {
 
 int main() {
   kvevict::Random random(kvevict::TestSeed("raise_to_mean"));
-  for (uint32_t turn = 0; turn < kvevict::Turns(24); ++turn) {
+  for (uint32_t turn = 0; turn < 24; ++turn) {
     kvevict::Check(turn, random);
   }
 }

@@ -178,7 +178,7 @@ void Check(uint32_t turn, Random& random) {
 
 int main() {
   kvevict::Random random(kvevict::TestSeed("rank_keys"));
-  for (uint32_t turn = 0; turn < kvevict::Turns(120); ++turn) {
+  for (uint32_t turn = 0; turn < 120; ++turn) {
     kvevict::Check(turn, random);
   }
 }

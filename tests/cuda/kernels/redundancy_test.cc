@@ -185,7 +185,7 @@ void Check(const PlaneShape& c, bool has_counts, bool is_near, Random& random,
 void TestRedundancy() {
   if (!HasFusedArithmetic(SimdTargetAt(0))) return;
   Random random(TestSeed("redundancy"));
-  for (uint32_t turn = 0; turn < Turns(96); ++turn) {
+  for (uint32_t turn = 0; turn < 96; ++turn) {
     // There is one tile or chunk, or several.
     const uint32_t n_most = turn % 6 == 0          ? 600
                             : random.Below(3) == 0 ? 250

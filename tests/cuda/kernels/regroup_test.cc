@@ -246,10 +246,10 @@ void Check(DType dtype, Random& random, uint32_t turn) {
 void TestRegrouping() {
   if (!HasFusedArithmetic(SimdTargetAt(0))) return;
   Random random(TestSeed("regroup"));
-  for (uint32_t turn = 0; turn < Turns(80);) {
-    for (const DTypeInfo& info : kDTypes) {
-      if (info.takes_minimum) Check(info.dtype, random, turn++);
-    }
+  for (const DTypeInfo& info : kDTypes) {
+    const uint32_t bit = 1u << static_cast<int>(info.dtype);
+    if (!info.takes_minimum || (cuda::kDTypesOfRows & bit) == 0) continue;
+    for (uint32_t turn = 0; turn < 20; ++turn) Check(info.dtype, random, turn);
   }
 }
 

@@ -113,7 +113,7 @@ void Restore(Case c, uint32_t unit, uint32_t turn) {
 // one per head, of one length and of several.
 void TestLayouts() {
   Random random(TestSeed("restore_rows/layouts"));
-  for (uint32_t turn = 0; turn < Turns(150); ++turn) {
+  for (uint32_t turn = 0; turn < 150; ++turn) {
     const uint32_t unit = 1u << turn % 5;
     const uint32_t n_slots = 1 + random.Below(turn % 9 == 0 ? 400 : 100);
     const Shape s = RandomShape(random, unit, n_slots);

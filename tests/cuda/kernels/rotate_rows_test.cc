@@ -78,7 +78,7 @@ void Check(const PlaneShape& k, bool has_counts, Random& random,
 void TestRotation() {
   if (!HasFusedArithmetic(SimdTargetAt(0))) return;
   Random random(TestSeed("rotate_rows"));
-  for (uint32_t turn = 0; turn < Turns(99); ++turn) {
+  for (uint32_t turn = 0; turn < 99; ++turn) {
     const PlaneShape k = PlaneOfTurn(turn, kMost, random);
     Check(k, random.Below(2) == 0, random, turn);
   }

@@ -118,7 +118,7 @@ void CheckSpreads(const PlaneShape& c, bool is_variance, Random& random,
 
 void TestNorms() {
   Random random(TestSeed("row_norm"));
-  for (uint32_t turn = 0; turn < Turns(99); ++turn) {
+  for (uint32_t turn = 0; turn < 99; ++turn) {
     const PlaneShape c = PlaneOfTurn(turn, kMost, random);
     Check(c, random.Below(2) == 0, random.Below(2) == 0, random, turn);
     CheckSpreads(c, turn % 2 == 0, random, turn);

@@ -129,7 +129,7 @@ void Check(const Case& c, uint32_t turn, Random& random) {
 
 int main() {
   kvevict::Random random(kvevict::TestSeed("row_pool"));
-  for (uint32_t turn = 0; turn < kvevict::Turns(48); ++turn) {
+  for (uint32_t turn = 0; turn < 48; ++turn) {
     kvevict::Case c = {};
     c.n_kv_heads = 1 + random.Below(3);
     c.kernel = 2 * random.Below(turn % 3 == 0 ? 40 : 4) + 1;

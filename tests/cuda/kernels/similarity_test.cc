@@ -247,7 +247,7 @@ void Check(const PlaneShape& c, Random& random, uint32_t turn) {
 void TestSimilarity() {
   if (!HasFusedArithmetic(SimdTargetAt(0))) return;
   Random random(TestSeed("similarity"));
-  for (uint32_t turn = 0; turn < Turns(66); ++turn) {
+  for (uint32_t turn = 0; turn < 66; ++turn) {
     // There is one tile or chunk, or several.
     const uint32_t n_most = turn % 11 == 0 ? 600 : turn % 3 == 0 ? 200 : 50;
     const PlaneShape c = PlaneOfTurn(turn, n_most, random);

@@ -247,7 +247,7 @@ void TestShortLists() {
   constexpr uint32_t kSizes[] = {0,   1,   2,   3,    4,    5,    31,
                                  127, 128, 129, 2047, 2048, 2050, 4099};
   Random random(TestSeed("topk/short"));
-  for (uint32_t turn = 0; turn < Turns(60); ++turn) {
+  for (uint32_t turn = 0; turn < 60; ++turn) {
     Case c = RandomCase(random, turn);
     if (turn % 5 == 0) c.keep_stride = 4120;
     SelectShort(c, RandomLayers(c, kSizes, std::size(kSizes), random), turn);
@@ -258,13 +258,13 @@ void TestShortLists() {
 void TestLongLists() {
   constexpr uint32_t kSizes[] = {5, 8188, 8189, 8192, 16384, 16387, 20001};
   Random random(TestSeed("topk/long"));
-  for (uint32_t turn = 0; turn < Turns(16); ++turn) {
+  for (uint32_t turn = 0; turn < 16; ++turn) {
     const Case c = RandomCase(random, turn);
     SelectLong(c, RandomLayers(c, kSizes, std::size(kSizes), random), turn);
   }
   // Three chunks work side by side, and one thread is far behind all others.
   constexpr uint32_t kThreeChunks = 20001;
-  for (uint32_t turn = 0; turn < Turns(18); ++turn) {
+  for (uint32_t turn = 0; turn < 18; ++turn) {
     const Case c = RandomCase(random, turn);
     SelectLong(c, RandomLayers(c, &kThreeChunks, 1, random), 12 * turn + 5);
   }

@@ -74,7 +74,7 @@ void Check(bool has_counts, uint32_t turn, Random& random) {
 
 void TestWeights() {
   Random random(TestSeed("weigh"));
-  for (uint32_t turn = 0; turn < Turns(24); ++turn) {
+  for (uint32_t turn = 0; turn < 24; ++turn) {
     Check(random.Below(2) == 0, turn, random);
   }
 }

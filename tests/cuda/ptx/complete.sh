@@ -8,7 +8,7 @@ shift
 n_wrong=0
 for file in "$kernels"/*.cu; do
   mapfile -t includes < <(sed -n 's/^#include "\([a-z0-9_]*\.cuh\)"$/\1/p' "$file" | grep -vx device.cuh)
-  grep -qE 'BlockSync|BlockAny|WarpSync|KV_SHARED|Atomic|StoreRelease|CopyAsync' \
+  grep -qE 'BlockSync|BlockAny|WarpSync|KV_SHARED|StoreRelease|CopyAsync' \
     "$file" "${includes[@]/#/$kernels/}" || continue
   grep -qF "#include \"cuda/kernels/${file##*/}\"" "$@" && continue
   echo "${file##*/}: no test runs it"

@@ -134,18 +134,17 @@ std::string kvevict::simt::LaunchErased(void (*call)(const void* context),
     if (kernel == nullptr) ptx::Fail("no such kernel in the PTX");
     const auto* params = static_cast<const uint8_t*>(kernel_call.params);
     ptx::Counters counters;
-    ptx::Launch(
-        *kernel,
-        {{grid.x, grid.y, grid.z},
-         {block.x, block.y, block.z},
-         static_cast<uint32_t>(dynamic_shared_bytes)},
-        {params, kernel_call.param_bytes}, ptx::HostMemory(),
-        {.seed = options.seed,
-         .one_warp_ahead = options.policy == simt::Policy::kOneWarpAhead,
-         .resident_blocks = options.resident_blocks,
-         .count_traffic = ptx::counts_traffic,
-         .tensor_core = options.tensor_core},
-        counters);
+    ptx::Launch(*kernel,
+                {{grid.x, grid.y, grid.z},
+                 {block.x, block.y, block.z},
+                 static_cast<uint32_t>(dynamic_shared_bytes)},
+                {params, kernel_call.param_bytes}, ptx::HostMemory(),
+                {.seed = options.seed,
+                 .one_warp_ahead = options.one_warp_ahead,
+                 .resident_blocks = options.resident_blocks,
+                 .count_traffic = ptx::counts_traffic,
+                 .tensor_core = options.tensor_core},
+                counters);
     if (ptx::counts_traffic)
       ptx::CountTraffic()[kernel_call.name].Add(counters);
   } catch (const ptx::Error& error) {

@@ -2,8 +2,8 @@
 //
 // Included before everything else (compiler option -include), it makes an entry
 // point of a .cu file report its name and arguments instead of running.
-// LaunchErased() of on_ptx.cc replaces the shim's: it compiles that file for
-// the target in KVEVICT_PTX_TARGET and runs the PTX.
+// LaunchErased() of on_ptx.cc compiles that file for the target in
+// KVEVICT_PTX_TARGET and runs the PTX.
 #ifndef KVEVICT_TESTS_CUDA_PTX_ON_PTX_H_
 #define KVEVICT_TESTS_CUDA_PTX_ON_PTX_H_
 
@@ -41,9 +41,15 @@ std::vector<std::string> Defines(
 #define KV_PTX_TEXT(x) #x
 #define KV_PTX_PAIR(name, value) \
   { name, KV_PTX_TEXT(value) }
+// That of the command line, since some kernels define it themselves.
+#ifdef KV_DTYPES
+#define KV_PTX_DTYPES KV_PTX_PAIR("KV_DTYPES", KV_DTYPES),
+#else
+#define KV_PTX_DTYPES
+#endif
 #define KV_PTX_MACROS()                                                       \
   {                                                                           \
-    KV_PTX_PAIR("KV_Q_DTYPE", KV_Q_DTYPE),                                    \
+    KV_PTX_DTYPES KV_PTX_PAIR("KV_Q_DTYPE", KV_Q_DTYPE),                      \
         KV_PTX_PAIR("KV_K_DTYPE", KV_K_DTYPE),                                \
         KV_PTX_PAIR("KV_HEAD_DIM", KV_HEAD_DIM),                              \
         KV_PTX_PAIR("KV_WINDOW", KV_WINDOW),                                  \

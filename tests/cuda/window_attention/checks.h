@@ -21,14 +21,14 @@ void CheckVariants(const char* seed, std::span<const AttentionVariant> variants,
                    std::initializer_list<const char*> by_formula);
 
 // Layers of three lengths in one launch, one of them with its row log-sum-exps.
-void MatchesTheOracle(const AttentionVariant& variant, simt::Policy policy,
+void MatchesTheOracle(const AttentionVariant& variant, bool one_warp_ahead,
                       Random& random);
 
 // Dot products round within the bound of docs/cuda.md, by a tensor core of every
 // kind. Prints how far they are off. The plain form has no kinds.
 void KeepsToTheErrorBound(const AttentionVariant& variant, Random& random);
 
-// All policies give the same bytes.
+// All orders of threads give the same bytes.
 void IsTheSameInAnyOrderOfThreads(const AttentionVariant& variant,
                                   Random& random);
 

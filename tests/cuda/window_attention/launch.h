@@ -1,5 +1,4 @@
-// Runs both passes of window_attention.cu on the SIMT shim over inputs in any
-// layout, against the oracle.
+// Runs both passes of window_attention.cu over inputs in any layout, against the oracle.
 #ifndef KVEVICT_TESTS_CUDA_WINDOW_ATTENTION_LAUNCH_H_
 #define KVEVICT_TESTS_CUDA_WINDOW_ATTENTION_LAUNCH_H_
 

@@ -295,10 +295,10 @@ Place Block::Touch(const Lane& lane, const Instruction& i, Space space,
   }
   if (InFlight::Has(space)) {
     grid.in_flight.Settle(lane, found, bytes, is_store);
-  }
-  if (space == Space::kGlobal && grid.options.find_races) {
-    grid.races.Note(lane, grid.in_flight.MarkOf(lane), i, found, bytes,
-                    is_store);
+    if (grid.options.find_races) {
+      grid.races.Note(lane, grid.in_flight.MarkOf(lane), i, found, bytes,
+                      is_store, space == Space::kShared);
+    }
   }
   return {found, space};
 }

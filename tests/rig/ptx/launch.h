@@ -34,7 +34,7 @@ struct LaunchOptions {
   uint32_t resident_blocks = 4;
   // Loads and stores take time (in_flight.h), as long as the seed says.
   bool delays = true;
-  bool find_races = true;     // a data race in global memory is an error
+  bool find_races = true;     // a data race is an error
   bool count_traffic = true;  // sectors and bank conflicts, which cost time
   rig::TensorCore tensor_core = rig::kToNearest;
   // After so many turns of waiting threads in a row, without a store by anyone,

@@ -50,7 +50,8 @@ Test(ptx_memory, shared_and_generic) {
     mov.u64 %rd3, dynamic;
     add.s64 %rd4, %rd3, %rd1;
     st.shared.u32 [%rd4+32], %r19;
-    st.shared.u32 [of_module], %r19;
+    setp.ne.u32 %p0, %r19, 0;
+    @!%p0 st.shared.u32 [of_module], %r19;
     bar.sync 0;
     cvta.shared.u64 %rd5, %rd0;
     ld.u32 %r0, [%rd5+8];
@@ -58,7 +59,6 @@ Test(ptx_memory, shared_and_generic) {
     cvta.to.shared.u64 %rd7, %rd6;
     cvt.u32.u64 %r2, %rd7;
     ld.shared.u32 %r1, [%r2+44];
-    setp.ne.u32 %p0, %r19, 0;
     @%p0 bra $done;
     st.global.v2.u32 [%rd18], {%r0, %r1};
     $done:
@@ -119,13 +119,13 @@ Test(ptx_memory, atomics) {
   const auto out = RunFor<uint32_t>(TestModule(R"(
     .shared .align 4 .b8 count[4];
     mov.u32 %r0, 0;
-    st.shared.u32 [count], %r0;
+    setp.ne.u32 %p0, %r19, 0;
+    @!%p0 st.shared.u32 [count], %r0;
     bar.sync 0;
     atom.shared.add.u32 %r1, [count], 3;
     red.shared.add.u32 [count], 1;
     bar.sync 0;
     ld.shared.u32 %r2, [count];
-    setp.ne.u32 %p0, %r19, 0;
     @%p0 ret;
     st.global.u32 [%rd18], %r2;
     st.global.u32 [%rd18+4], %r0;

@@ -1,4 +1,4 @@
-// Data races in global memory, in the words of PTX's memory model: two accesses to
+// Data races in global and shared memory, in the words of PTX's memory model: two accesses to
 // the same bytes, one of them a write, of which neither comes before the other,
 // and which are not both strong with scopes that hold both threads.
 //
@@ -21,10 +21,10 @@ class Races {
  public:
   explicit Races(std::mt19937_64& random);
 
-  // Notes an access to global memory by a thread whose place is `mark`. Throws
+  // Notes an access to memory by a thread whose place is `mark`. Throws
   // Error if it races with an earlier one.
   void Note(const Lane& lane, const Mark& mark, const Instruction& i,
-            const uint8_t* at, uint32_t bytes, bool is_store);
+            const uint8_t* at, uint32_t bytes, bool is_store, bool is_shared);
 
  private:
   static constexpr uint32_t kLineBits = 14;

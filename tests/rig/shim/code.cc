@@ -13,25 +13,12 @@
 #include "tests/paths.h"
 #include "tests/rig/shim/driver.h"
 #include "tests/rig/shim/kernel.h"
-#include "tests/rig/shim/shim.h"
 
 namespace kvevict::shim {
 
-void Schedule(const simt::Options& options) { TheState().options = options; }
-
-uint64_t Launches(const char* kernel) {
-  uint64_t sum = 0;
-  for (const auto& [name, n] : TheState().launches) {
-    if (*kernel == '\0' || name == kernel) sum += n;
-  }
-  return sum;
-}
-
-uint64_t Leaks() { return TheState().n_live; }
-
 namespace {
 
-// A folder of this process. The sanitizers' reports read its files.
+// A folder of this process.
 class Folder {
  public:
   Folder() : path_(std::filesystem::temp_directory_path() / "kvevict-XXXXXX") {
@@ -63,8 +50,8 @@ void* Compile(const std::string& variant) {
   static int n_compiled = 0;
   const std::string path =
       folder.path() + '/' + std::to_string(n_compiled++) + ".so";
-  const std::string command = std::string("sh '") + KVEVICT_SHIM_COMPILE +
-                              "' '" + path + "' " + variant;
+  const std::string command =
+      std::string("sh '") + test_shim_compile + "' '" + path + "' " + variant;
   if (std::system(command.c_str()) != 0) {
     std::fprintf(stderr, "failed: %s\n", command.c_str());
     return nullptr;
@@ -84,14 +71,10 @@ CUresult Shim_cuLibraryLoadData(CUlibrary* out, const void* image, const int*,
   if (library == nullptr) library = Compile(variant);
   if (library == nullptr) return kInvalidImage;
   *out = reinterpret_cast<CUlibrary>(library);
-  ++TheState().n_live;
   return CUDA_SUCCESS;
 }
 // It may be loaded again, and is compiled only once.
-CUresult Shim_cuLibraryUnload(CUlibrary) {
-  --TheState().n_live;
-  return CUDA_SUCCESS;
-}
+CUresult Shim_cuLibraryUnload(CUlibrary) { return CUDA_SUCCESS; }
 
 CUresult Shim_cuLibraryGetKernel(CUkernel* out, CUlibrary library,
                                  const char* name) {
@@ -119,13 +102,11 @@ CUresult Shim_cuLaunchKernel(CUfunction function, unsigned grid_x,
   if (block_x * block_y * block_z > kernel.max_threads) {
     return kInvalidValue;
   }
-  // The copy is as long as the kernel says, so that the sanitizers see reads beyond.
   const std::shared_ptr<char[]> copy(new char[kernel.param_bytes]);
   std::memcpy(copy.get(), parameters[0], kernel.param_bytes);
   return Queue(stream, [&kernel, copy, grid, block, shared_bytes] {
-    ++TheState().launches[kernel.name];
-    const std::string error = simt::LaunchErased(
-        kernel.run, copy.get(), grid, block, shared_bytes, TheState().options);
+    const std::string error = simt::LaunchErased(kernel.run, copy.get(), grid,
+                                                 block, shared_bytes, {});
     if (error.empty()) return CUDA_SUCCESS;
     std::fprintf(stderr, "%s: %s\n", kernel.name, error.c_str());
     return CUDA_ERROR_LAUNCH_FAILED;

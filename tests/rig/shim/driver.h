@@ -1,16 +1,22 @@
-// Declarations that the functions of the shim driver share. They come from the
+// Declarations that the functions of the shim driver share.
+//
+// The driver is one for the tests of the bindings: it runs kernels as C++ on fibers
+// (tests/rig/simt), each when it is queued or when its graph is launched, and device
+// memory is the process's own. The fake libnvrtc belongs to it: its "cubin" names the
+// file and its constants, and the driver has them compiled by the tests' compiler.
+// The mock driver is the strict one.
+//
+// The declarations come from the
 // library's own list, under the symbols that it looks for.
 #ifndef KVEVICT_TESTS_RIG_SHIM_DRIVER_H_
 #define KVEVICT_TESTS_RIG_SHIM_DRIVER_H_
 
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "cuda/driver.h"
-#include "tests/rig/simt/simt.h"
 
 namespace kvevict::shim {
 
@@ -32,12 +38,9 @@ using Work = std::function<CUresult()>;
 using Graph = std::vector<Work>;
 
 struct State {
-  simt::Options options;
-  std::map<std::string, uint64_t> launches;
   std::map<std::string, void*> libraries;
   CUstream capturing = nullptr;
   Graph captured;
-  uint64_t n_live = 0;  // allocations, streams, graphs, libraries
 };
 inline State& TheState() {
   static State& state = *new State;

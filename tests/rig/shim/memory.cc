@@ -70,12 +70,10 @@ CUresult Shim_cuMemAlloc(CUdeviceptr* out, size_t n_bytes) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   *out = reinterpret_cast<CUdeviceptr>(memory);
-  ++TheState().n_live;
   return CUDA_SUCCESS;
 }
 CUresult Shim_cuMemFree(CUdeviceptr memory) {
   std::free(At(memory));
-  --TheState().n_live;
   return CUDA_SUCCESS;
 }
 CUresult Shim_cuMemcpyHtoDAsync(CUdeviceptr to, const void* from,

@@ -16,14 +16,12 @@ namespace {
 template <typename Handle, typename T>
 CUresult Create(Handle* out, T* object) {
   *out = reinterpret_cast<Handle>(object);
-  ++TheState().n_live;
   return CUDA_SUCCESS;
 }
 
 template <typename T, typename Handle>
 CUresult Destroy(Handle handle) {
   delete reinterpret_cast<T*>(handle);
-  --TheState().n_live;
   return CUDA_SUCCESS;
 }
 

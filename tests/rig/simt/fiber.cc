@@ -7,8 +7,6 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "tests/rig/simt/sanitizer.h"
-
 #if defined(__x86_64__)
 // Saves what a call must preserve on the stack, stores the stack pointer in
 // *from and goes on at `to`. (Floating-point control words never change here.)
@@ -36,13 +34,6 @@ KvevictSimtSwitch:
 )");
 #endif
 
-#ifdef KVEVICT_SIMT_TSAN
-// Ends at once, without waiting a second for other threads.
-extern "C" [[gnu::visibility("default")]] const char* __tsan_default_options() {
-  return "halt_on_error=1:atexit_sleep_ms=0";
-}
-#endif
-
 namespace kvevict::simt {
 namespace {
 
@@ -55,11 +46,7 @@ void EnterStack() {
 
 }  // namespace
 
-Fiber::Fiber() : is_program_(true) {
-#ifdef KVEVICT_SIMT_TSAN
-  sanitizer_fiber_ = __tsan_get_current_fiber();
-#endif
-}
+Fiber::Fiber() : is_program_(true) {}
 
 Fiber::Fiber(size_t stack_bytes) : stack_bytes_(stack_bytes) {
   // Running over the end of the stack hits the guard page.
@@ -72,16 +59,10 @@ Fiber::Fiber(size_t stack_bytes) : stack_bytes_(stack_bytes) {
     std::abort();
   }
   stack_ = static_cast<char*>(map_) + page;
-#ifdef KVEVICT_SIMT_TSAN
-  sanitizer_fiber_ = __tsan_create_fiber(0);
-#endif
 }
 
 Fiber::~Fiber() {
   if (is_program_) return;
-#ifdef KVEVICT_SIMT_TSAN
-  __tsan_destroy_fiber(sanitizer_fiber_);
-#endif
   munmap(map_, map_bytes_);
 }
 
@@ -105,29 +86,10 @@ void Fiber::Start(void (*entry)()) {
 }
 
 void Fiber::SwitchTo(Fiber& other) {
-#ifdef KVEVICT_SIMT_TSAN
-  __tsan_switch_to_fiber(other.sanitizer_fiber_,
-                         __tsan_switch_to_fiber_no_sync);
-#endif
 #if defined(__x86_64__)
   KvevictSimtSwitch(&stack_pointer_, other.stack_pointer_);
 #else
   swapcontext(&context_, &other.context_);
-#endif
-}
-
-void Fiber::SetName([[maybe_unused]] const char* name) {
-#ifdef KVEVICT_SIMT_TSAN
-  __tsan_set_fiber_name(sanitizer_fiber_, name);
-#endif
-}
-
-void Fiber::ReleaseFor([[maybe_unused]] void* address) {
-#ifdef KVEVICT_SIMT_TSAN
-  void* const self = __tsan_get_current_fiber();
-  __tsan_switch_to_fiber(sanitizer_fiber_, __tsan_switch_to_fiber_no_sync);
-  __tsan_release(address);
-  __tsan_switch_to_fiber(self, __tsan_switch_to_fiber_no_sync);
 #endif
 }
 

@@ -1,8 +1,7 @@
 // A thread of execution that only runs when it is told to.
 //
 // The switch is a few instructions on x86-64: swapcontext enters the kernel to
-// save the signal mask. The thread sanitizer is told of every switch. It takes
-// each fiber for a thread, and switching orders nothing.
+// save the signal mask.
 #ifndef KVEVICT_TESTS_RIG_SIMT_FIBER_H_
 #define KVEVICT_TESTS_RIG_SIMT_FIBER_H_
 
@@ -31,12 +30,6 @@ class Fiber {
   // somebody switches back.
   void SwitchTo(Fiber& other);
 
-  // For the reports of the thread sanitizer, as is the next one.
-  void SetName(const char* name);
-  // What this fiber did comes before what those do who acquire the address. It
-  // must not run again.
-  void ReleaseFor(void* address);
-
  private:
   void* map_ = nullptr;  // the guard page, then the stack
   size_t map_bytes_ = 0;
@@ -47,8 +40,7 @@ class Fiber {
 #else
   ucontext_t context_;
 #endif
-  [[maybe_unused]] void* sanitizer_fiber_ = nullptr;
-  [[maybe_unused]] bool is_program_ = false;
+  bool is_program_ = false;
 };
 
 }  // namespace kvevict::simt

@@ -1,8 +1,4 @@
 // The words of cuda/kernels/device.cuh for the host; see simt.h.
-//
-// Code that touches the kernel's memory is inline here, so that the sanitizers
-// see it as part of the kernel. It uses explicit words: GCC's thread sanitizer
-// does not see a copy of 16 bytes folded into one move.
 #ifndef KVEVICT_TESTS_RIG_SIMT_HOST_DEVICE_HOST_H_
 #define KVEVICT_TESTS_RIG_SIMT_HOST_DEVICE_HOST_H_
 
@@ -12,18 +8,9 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <type_traits>
+#include <utility>
 
 #include "tests/rig/simt/thread.h"
-
-#ifdef __has_feature
-#if __has_feature(thread_sanitizer)
-#define __SANITIZE_THREAD__ 1
-#endif
-#endif
-#if defined(__SANITIZE_THREAD__) != defined(KVEVICT_SIMT_TSAN)
-#error "kvevict_simt_tsan goes with -fsanitize=thread, or nothing is found"
-#endif
 
 #ifdef KV_VARIANT
 #define KV_KERNEL(name, Params, threads, min_blocks) \
@@ -52,47 +39,34 @@
 
 namespace kvevict::cuda {
 
-using simt::Site;
-
 // ---- Threads of a block and of a warp ----
 
-inline void BlockSync(Site site = Site::Here()) { simt::BlockBarrier(site); }
-inline bool BlockAny(bool v, Site site = Site::Here()) {
-  return simt::BlockReduceOr(v, site);
-}
-inline void WarpSync(Site site = Site::Here()) { simt::WarpBarrier(site); }
+inline void BlockSync() { simt::BlockBarrier(); }
+inline bool BlockAny(bool v) { return simt::BlockReduceOr(v); }
+inline void WarpSync() { simt::WarpBarrier(); }
 
 // A double goes in two halves, as the compiler for devices makes it.
-inline double ShuffleXor(double v, unsigned lane_mask,
-                         Site site = Site::Here()) {
+inline double ShuffleXor(double v, unsigned lane_mask) {
   auto halves = std::bit_cast<std::array<uint32_t, 2>>(v);
   for (uint32_t& half : halves) {
-    half =
-        simt::WarpShuffle("ShuffleXor", half, simt::Lane() ^ lane_mask, site);
+    half = simt::WarpShuffle(half, simt::Lane() ^ lane_mask);
   }
   return std::bit_cast<double>(halves);
 }
 template <class T>
-T ShuffleXor(T v, unsigned lane_mask, Site site = Site::Here()) {
-  return std::bit_cast<T>(simt::WarpShuffle("ShuffleXor",
-                                            std::bit_cast<uint32_t>(v),
-                                            simt::Lane() ^ lane_mask, site));
+T Shuffle(T v, unsigned lane) {
+  return std::bit_cast<T>(simt::WarpShuffle(std::bit_cast<uint32_t>(v), lane));
 }
 template <class T>
-T ShuffleUp(T v, unsigned delta, Site site = Site::Here()) {
+T ShuffleXor(T v, unsigned lane_mask) {
+  return Shuffle(v, simt::Lane() ^ lane_mask);
+}
+template <class T>
+T ShuffleUp(T v, unsigned delta) {
   const unsigned lane = simt::Lane();
-  return std::bit_cast<T>(
-      simt::WarpShuffle("ShuffleUp", std::bit_cast<uint32_t>(v),
-                        lane >= delta ? lane - delta : lane, site));
+  return Shuffle(v, lane >= delta ? lane - delta : lane);
 }
-template <class T>
-T Shuffle(T v, unsigned lane, Site site = Site::Here()) {
-  return std::bit_cast<T>(
-      simt::WarpShuffle("Shuffle", std::bit_cast<uint32_t>(v), lane, site));
-}
-inline unsigned Ballot(bool v, Site site = Site::Here()) {
-  return simt::WarpBallot(v, site);
-}
+inline unsigned Ballot(bool v) { return simt::WarpBallot(v); }
 
 inline int PopCount(unsigned v) { return std::popcount(v); }
 inline int CountLeadingZeros(unsigned v) { return std::countl_zero(v); }
@@ -154,149 +128,70 @@ uint32_t FromFloat(float v) {
 }
 
 // ---- Global memory ----
-
-namespace shim {
-
-template <size_t kBytes>
-struct WordOf;
-template <>
-struct WordOf<1> {
-  using Type = uint8_t;
-};
-template <>
-struct WordOf<2> {
-  using Type = uint16_t;
-};
-template <>
-struct WordOf<4> {
-  using Type = uint32_t;
-};
-template <>
-struct WordOf<8> {
-  using Type = uint64_t;
-};
-
-// Tests keep anything at an address, so words alias everything.
-template <size_t kBytes>
-using Word [[gnu::may_alias]] = typename WordOf<kBytes <= 8 ? kBytes : 8>::Type;
+// Tests keep anything at an address, so it is copied.
 
 template <class T>
-T* At(uint64_t address) {
-  return reinterpret_cast<T*>(static_cast<uintptr_t>(address));
-}
-
-template <size_t kBytes>
-void Read(const void* from, void* to) {
-  using W = Word<kBytes>;
-  for (size_t i = 0; i < kBytes; i += sizeof(W)) {
-    const W w = *reinterpret_cast<const volatile W*>(
-        static_cast<const char*>(from) + i);
-    std::memcpy(static_cast<char*>(to) + i, &w, sizeof(W));
-  }
-}
-
-template <size_t kBytes>
-void Write(void* to, const void* from) {
-  using W = Word<kBytes>;
-  for (size_t i = 0; i < kBytes; i += sizeof(W)) {
-    W w;
-    std::memcpy(&w, static_cast<const char*>(from) + i, sizeof(W));
-    *reinterpret_cast<volatile W*>(static_cast<char*>(to) + i) = w;
-  }
-}
-
-}  // namespace shim
-
-template <class T>
-T LoadGlobal(uint64_t address, Site site = Site::Here()) {
-  simt::CheckAligned(address, sizeof(T), site);
+T LoadGlobal(uint64_t address) {
   T v;
-  shim::Read<sizeof(T)>(shim::At<void>(address), &v);
+  std::memcpy(&v, reinterpret_cast<const void*>(address), sizeof(T));
   return v;
 }
 template <class T>
-void StoreGlobal(uint64_t address, T v, Site site = Site::Here()) {
-  simt::CheckAligned(address, sizeof(T), site);
-  shim::Write<sizeof(T)>(shim::At<void>(address), &v);
+void StoreGlobal(uint64_t address, T v) {
+  std::memcpy(reinterpret_cast<void*>(address), &v, sizeof(T));
 }
 
-// ---- Asynchronous copies ----
-// Poison lies at the destination from the issue until the wait that copies.
+// ---- Copies, which are done at once ----
 
-inline void CopyAsync16(void* shared, uint64_t address, bool valid,
-                        Site site = Site::Here()) {
-  simt::CheckShared16(shared, site);
-  if (valid) simt::CheckAligned(address, 16, site);
-  Bytes16 poison;
-  std::memset(&poison, 0xff, 16);
-  shim::Write<16>(shared, &poison);
-  simt::AddCopy(shared, valid ? address : 0);
+inline void CopyAsync16(void* shared, uint64_t address, bool valid) {
+  const Bytes16 v = valid ? LoadGlobal<Bytes16>(address) : Bytes16{};
+  std::memcpy(shared, &v, sizeof(v));
 }
-inline void CopyAsyncCommit() { simt::CommitCopies(); }
+inline void CopyAsyncCommit() {}
 template <int kGroups>
-void CopyAsyncWait() {
-  simt::Copy copy;
-  while (simt::TakeCopy(kGroups, &copy)) {
-    Bytes16 v = {};
-    if (copy.address != 0) shim::Read<16>(shim::At<void>(copy.address), &v);
-    shim::Write<16>(copy.shared, &v);
-  }
-}
+void CopyAsyncWait() {}
 
 // ---- Matrices ----
 
-inline void LoadMatrix4(uint32_t (&r)[4], const void* shared_row,
-                        Site site = Site::Here()) {
-  simt::CheckShared16(shared_row, site);
+inline void LoadMatrix4(uint32_t (&r)[4], const void* shared_row) {
   uint32_t row[4];
-  shim::Read<16>(shared_row, row);
-  simt::WarpLoadMatrix4(r, row, site);
+  std::memcpy(row, shared_row, sizeof(row));
+  simt::WarpLoadMatrix4(r, row);
 }
-inline void LoadTransposed4(uint32_t (&r)[4], const void* shared_row,
-                            Site site = Site::Here()) {
-  simt::CheckShared16(shared_row, site);
+inline void LoadTransposed4(uint32_t (&r)[4], const void* shared_row) {
   uint32_t row[4];
-  shim::Read<16>(shared_row, row);
-  simt::WarpLoadTransposed4(r, row, site);
+  std::memcpy(row, shared_row, sizeof(row));
+  simt::WarpLoadTransposed4(r, row);
 }
 
 template <int kDType>
 void MultiplyAccumulate16816(float (&c)[4], const uint32_t (&a)[4],
-                             const uint32_t (&b)[2], Site site = Site::Here()) {
+                             const uint32_t (&b)[2]) {
   static_assert(kDType == kF16 || kDType == kBF16);
-  simt::WarpMultiply16816(ToFloat<kDType>, kDType == kF16 ? -14 : -126, c, a, b,
-                          site);
+  simt::WarpMultiply16816(ToFloat<kDType>, kDType == kF16 ? -14 : -126, c, a,
+                          b);
 }
 
-// ---- Atomics ----
+// ---- Atomics; nobody else runs ----
 
 inline uint32_t AtomicAddShared(uint32_t* shared, uint32_t v) {
-  return __atomic_fetch_add(shared, v, __ATOMIC_RELAXED);
+  return std::exchange(*shared, *shared + v);
 }
-inline uint32_t AtomicAddGlobal(uint64_t address, uint32_t v,
-                                Site site = Site::Here()) {
-  simt::CheckAligned(address, 4, site);
-  simt::Preempt(simt::Access::kWrite);
-  return __atomic_fetch_add(shim::At<uint32_t>(address), v, __ATOMIC_RELAXED);
+inline uint32_t AtomicAddGlobal(uint64_t address, uint32_t v) {
+  return AtomicAddShared(reinterpret_cast<uint32_t*>(address), v);
 }
-inline uint32_t AtomicTicket(uint64_t address, Site site = Site::Here()) {
-  simt::CheckAligned(address, 4, site);
-  simt::Preempt(simt::Access::kWrite);
-  return __atomic_fetch_add(shim::At<uint32_t>(address), 1, __ATOMIC_ACQ_REL);
+inline uint32_t AtomicTicket(uint64_t address) {
+  return AtomicAddGlobal(address, 1);
 }
-inline uint32_t LoadAcquire(uint64_t address, Site site = Site::Here()) {
-  simt::CheckAligned(address, 4, site);
-  simt::Preempt(simt::Access::kRead);
-  return __atomic_load_n(shim::At<uint32_t>(address), __ATOMIC_ACQUIRE);
+inline uint32_t LoadAcquire(uint64_t address) {
+  return LoadGlobal<uint32_t>(address);
 }
-inline void StoreRelease(uint64_t address, uint32_t v,
-                         Site site = Site::Here()) {
-  simt::CheckAligned(address, 4, site);
-  simt::Preempt(simt::Access::kWrite);
-  __atomic_store_n(shim::At<uint32_t>(address), v, __ATOMIC_RELEASE);
+inline void StoreRelease(uint64_t address, uint32_t v) {
+  StoreGlobal(address, v);
 }
 
-inline void SpinYield(Site site = Site::Here()) { simt::Yield(site); }
+// Blocks that a block could wait for have ended.
+inline void SpinYield() {}
 
 }  // namespace kvevict::cuda
 
