@@ -35,8 +35,8 @@ void Races::Note(const Lane& lane, const Mark& mark, const Instruction& i,
   const uint64_t line_address = address / kLineBytes;
   Line& line = lines_[line_address * 0x9E3779B97F4A7C15u >> (64 - kLineBits)];
   // The next block has the shared memory of the one before.
-  const bool is_others = is_shared && line.n_cells > 0 &&
-                         line.cells[0].mark.block != mark.block;
+  const bool is_others =
+      is_shared && line.n_cells > 0 && line.cells[0].mark.block != mark.block;
   if (line.address != line_address || line.launch != launch_ || is_others) {
     line.address = line_address;
     line.launch = launch_;
