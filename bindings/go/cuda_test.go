@@ -97,8 +97,8 @@ type state struct {
 	k, v    [2][]float32 // rows of the slots in use
 }
 
-// evicts reads a prompt in chunks, evicts twice with decoding and a trim between,
-// and returns the content of the sequence after each.
+// evicts reads a prompt in chunks, evicts twice with decoding and a trim between, removes
+// the middle, and returns the content of the sequence after each.
 func (m model) evicts() (states []state) {
 	const prompt = 48
 	plan := newPlan(m.T, m.context, 2, full, "snapkv:budget=16,window=4")
@@ -138,11 +138,9 @@ func (m model) evicts() (states []state) {
 			must(m.T, sequence.Append(1, 0))
 		}
 	}
-	evict := func() {
-		var s state
-		var err error
-		s.report, err = sequence.Evict(views, nil, scratch, 0)
+	note := func(report EvictReport, err error) {
 		must(m.T, err)
+		s := state{report: report}
 		lists, err := sequence.ListReports()
 		must(m.T, err)
 		s.lists = tokensOf(lists)
@@ -162,6 +160,8 @@ func (m model) evicts() (states []state) {
 		states = append(states, s)
 	}
 
+	evict := func() { note(sequence.Evict(views, nil, scratch, 0)) }
+
 	must(m.T, sequence.Observe(shown(0, from(0, 0)), 40, 0, 0))
 	must(m.T, sequence.Observe(shown(1, from(1, 0)), 40, 0, 0))
 	must(m.T, sequence.Append(40, 0))
@@ -172,6 +172,7 @@ func (m model) evicts() (states []state) {
 	must(m.T, sequence.TrimTo(prompt+5, 0))
 	decode(6)
 	evict()
+	note(EvictReport{}, sequence.Edit(views, Edit{First: 2, End: 57, Positions: EditKeep}, 0))
 	return states
 }
 
@@ -180,6 +181,9 @@ func TestCUDAEvictsAsTheCPUDoes(t *testing.T) {
 	expected := model{t, newContext(t, nil)}.evicts()
 	same(t, [8]uint32{16, 48, 16, 48, 16, 48, 16, 48}, expected[0].lengths)
 	same(t, [8]uint32{16, 59, 16, 59, 16, 59, 16, 59}, expected[1].lengths)
+	for _, kept := range expected[2].kept[1] {
+		same(t, []int32{0, 1, 57, 58}, kept)
+	}
 	same(t, expected, model{t, newContext(t, options)}.evicts())
 }
 

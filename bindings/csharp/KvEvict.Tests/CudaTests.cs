@@ -54,6 +54,13 @@ public sealed class CudaTests : IDisposable
         AssertSame(cpu, gpu);
         Assert.Equal(cpu.Evict(), gpu.Sequence.Evict(gpu.Views, workspace));
         AssertSame(cpu, gpu);
+
+        var cut = new KvEdit(1, 3) { Positions = KvEditPositions.Keep };
+        int before = cpu.Sequence.StoredLength(0);
+        cpu.Sequence.Edit(cpu.Views, cut);
+        gpu.Sequence.Edit(gpu.Views, cut);
+        Assert.InRange(cpu.Sequence.StoredLength(0), 2, before - 1);
+        AssertSame(cpu, gpu);
     }
 
     /// <summary>

@@ -109,7 +109,7 @@ final class CudaTest {
     }
   }
 
-  /** A request with three evictions; what it sees after each. */
+  /** A request with three evictions and an edit; what it sees after each. */
   private static List<Object> request(Context context) {
     List<Object> seen = new ArrayList<>();
     FloatBuffer[] k = new FloatBuffer[LAYERS];
@@ -127,8 +127,7 @@ final class CudaTest {
       sequence.beginObserving();
       long bytes = plan.workspace(Operation.EVICT).bestBytes();
       long workspace = workspace(bytes);
-      Runnable evict = () -> {
-        seen.add(sequence.evict(views, EvictOptions.NONE, workspace, bytes, 0));
+      Runnable note = () -> {
         seen.add(sequence.listReports());
         for (int layer = 0; layer < LAYERS; ++layer) {
           int stored = sequence.storedLength(layer);
@@ -142,6 +141,10 @@ final class CudaTest {
           Check.equal(new int[] {stored, sequence.logicalLength()},
               read(memory.lengths(), 2));
         }
+      };
+      Runnable evict = () -> {
+        seen.add(sequence.evict(views, EvictOptions.NONE, workspace, bytes, 0));
+        note.run();
       };
       for (int layer = 0; layer < LAYERS; ++layer) {
         sequence.observe(layer, queries.get(layer), 40, 0);
@@ -164,6 +167,11 @@ final class CudaTest {
       sequence.trimTo(61);
       sequence.observe(from(queries, 57), 4, 57);
       evict.run();
+
+      int stored = sequence.storedLength(0);
+      sequence.edit(views, Edit.replace(1, 3, 0).withPositions(EditPositions.KEEP));
+      Check.that(sequence.storedLength(0) < stored, "no row was removed");
+      note.run();
     }
     return seen;
   }
