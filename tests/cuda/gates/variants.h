@@ -32,7 +32,7 @@ struct Variant {
   double n_tile_products = 0;         // of a scorer's block
   bool uses_mma = false;              // for these
   uint32_t dynamic_shared_bytes = 0;  // the most
-  std::string_view dynamic_kernel;    // whose these are; empty: all kernels
+  std::string_view dynamic_kernel{};  // whose these are; empty: all kernels
   bool is_flagship = false;           // the scorer of prediction.h
 
   std::string name() const;
