@@ -80,11 +80,18 @@ static kvevict_score_job JobOf(model* m, uint32_t layer, float* scores) {
   return job;
 }
 
+/* The mean of a token and its neighbors. Beyond the ends is 0. */
+static double Pooled(const double* row, uint32_t n, uint32_t t) {
+  return ((t > 0 ? row[t - 1] : 0.0) + row[t] +
+          (t + 1 < n ? row[t + 1] : 0.0)) /
+         3.0;
+}
+
 /* Expected scores of the n tokens of a KV head, reduced over the group, and the
  * tolerance of f32. NULL positions are slots. */
 static void Expected(const model* m, uint32_t layer, uint32_t head, uint32_t n,
                      const int32_t* positions, uint32_t n_sink, uint32_t n_seen,
-                     bool is_max, double* scores, double* bounds) {
+                     bool is_max, bool pools, double* scores, double* bounds) {
   double each[kGroup * kTokens], each_bound[kGroup * kTokens];
   const oracle_centers in = {
       m->keys[layer] + head * kTokens * kDim,
@@ -104,9 +111,12 @@ static void Expected(const model* m, uint32_t layer, uint32_t head, uint32_t n,
     scores[t] = is_max ? -INFINITY : 0.0;
     bounds[t] = 0.0;
     for (uint32_t g = 0; g < kGroup; ++g) {
-      const double z = each[g * n + t];
+      const double* const row = each + g * n;
+      const double z = pools ? Pooled(row, n, t) : row[t];
       scores[t] = is_max ? fmax(scores[t], z) : scores[t] + z / kGroup;
-      bounds[t] = fmax(bounds[t], each_bound[g * n + t] + 4e-7 * fabs(z));
+      const double* const bound = each_bound + g * n;
+      bounds[t] = fmax(
+          bounds[t], (pools ? Pooled(bound, n, t) : bound[t]) + 4e-7 * fabs(z));
     }
   }
 }
@@ -114,20 +124,21 @@ static void Expected(const model* m, uint32_t layer, uint32_t head, uint32_t n,
 Test(score, centers_scores_are_what_the_definition_says) {
   static const char* const kPolicies[] = {
       "triattention:sink=0,budget=20",
-      "triattention:budget=20,sink=3,group=mean"};
-  for (int p = 0; p < 2; ++p) {
+      "triattention:budget=20,sink=3,group=mean",
+      "triattention:sink=0,budget=20,pool=avg3,edge=pad,order=pool-reduce"};
+  for (int p = 0; p < 3; ++p) {
     for (int layout = 0; layout < 2; ++layout) {
       model* m = DrawModel((kvevict_rope_layout)layout);
       test_plan* plan = test_plan_create(kPolicies[p], &m->geometry,
                                          KVEVICT_OPERATION_SCORE, 2);
       float scores[kHeads * kTokens];
       kvevict_score_job job = JobOf(m, 1, scores);
-      job.n_seen = p == 0 ? 0 : 123456;
+      job.n_seen = p != 1 ? 0 : 123456;
       EXPECT_OK(test_score_jobs(plan, &job, 1));
       for (uint32_t h = 0; h < kHeads; ++h) {
         double expected[kTokens], bounds[kTokens];
-        Expected(m, 1, h, kTokens, NULL, p == 0 ? 0 : 3,
-                 p == 0 ? kTokens : 123456, p == 0, expected, bounds);
+        Expected(m, 1, h, kTokens, NULL, p != 1 ? 0 : 3,
+                 p != 1 ? kTokens : 123456, p != 1, p == 2, expected, bounds);
         for (int t = 0; t < kTokens; ++t) {
           EXPECT(fabs(scores[h * kTokens + t] - expected[t]) <= bounds[t],
                  "policy %d, head %u, token %d: %.9g, not %.9g to %.3g", p, h,
@@ -244,7 +255,7 @@ Test(score, centers_evictions_keep_what_the_definition_ranks_highest) {
       for (uint32_t h = 0; h < kHeads; ++h) {
         EXPECT_OK(kvevict_sequence_keep_positions(
             sequence, l, h, positions[l][h], kTokens, &n));
-        Expected(m, l, h, kTokens, positions[l][h], kSink, n_seen, true,
+        Expected(m, l, h, kTokens, positions[l][h], kSink, n_seen, true, false,
                  scores[l][h], bounds[l][h]);
       }
     }

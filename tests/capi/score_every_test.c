@@ -126,8 +126,12 @@ static void ForEachPolicy(void (*check)(const char* policy, const shape* s)) {
       {4, 2, 19, KVEVICT_DTYPE_BF16}, {4, 2, 24, KVEVICT_DTYPE_F32}};
   /* Numbers with which other parts of the kernels work. */
   static const char* const kMore[] = {
-      "snapkv:window=8,softmax=past", "keydiff:block=16", "lagkv:block=16",
-      "non-causal:block=16", "custom:draw=yes,weight=norm"};
+      "snapkv:window=8,softmax=past",
+      "keydiff:block=16",
+      "lagkv:block=16",
+      "non-causal:block=16",
+      "custom:draw=yes,weight=norm",
+      "triattention:pool=avg3,order=pool-reduce"};
   for (size_t p = 0; p < sizeof kMore / sizeof *kMore; ++p) {
     for (int i = 0; i < kNShapes; ++i) check(kMore[p], &kShapes[i]);
   }

@@ -471,8 +471,9 @@ Test(ragged, custom_scores_select_as_the_oracle) {
 Test(ragged, window_attention_selects_as_the_oracle) {
   static const ragged_kind kKinds[] = {
       {"snapkv:budget=60,sink=2,window=8", 10, 0, false},
-      {"snapkv:budget=60,sink=0,window=4,pool=max3,tie=higher", 8, 4, false}};
-  LiveAll("ragged attention", kKinds, 2);
+      {"snapkv:budget=60,sink=0,window=4,pool=max3,tie=higher", 8, 4, false},
+      {"snapkv:budget=50,sink=0,window=4,prior=mean", 8, 4, false}};
+  LiveAll("ragged attention", kKinds, 3);
 }
 
 Test(ragged, heads_share_a_budget_as_the_oracle) {
