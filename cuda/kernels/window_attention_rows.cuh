@@ -106,9 +106,12 @@ struct Work {
     return CeilDiv(n_keys, kTileKeys);
   }
 
-  // Tiles of the split. A loop over row blocks leaves no register for it.
+  // Tiles of the split. Tensor cores and a loop over row blocks leave no register
+  // for it.
   KV_DEVICE uint32_t n_tiles() const {
-    return kShape.n_blocks > 1 ? CountTiles(Afresh(first_key)) : tiles;
+    return KV_USE_MMA != 0 && kShape.n_blocks > 1
+               ? CountTiles(Afresh(first_key))
+               : tiles;
   }
 };
 
