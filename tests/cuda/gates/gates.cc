@@ -58,7 +58,12 @@ double LongProductsNs(const Variant& variant) {
   const bool is_codes = variant.uses_mma && variant.n_copies == 0;
   return (is_codes ? 2 : 4) * kMemoryNs;
 }
+// A V100 and a T4 multiply without tensor cores at this rate, each multiprocessor.
+constexpr double kOldFmaPerNs = 1.59 * 64;
 double TileProductsNs(const Variant& variant, int sm) {
+  if (sm < 80) {
+    return variant.uses_mma ? 0 : variant.n_tile_products / kOldFmaPerNs;
+  }
   double least = 0;
   for (const Gpu& gpu : kGpus) {
     if (gpu.sm != std::min(sm, 90)) continue;
@@ -83,8 +88,10 @@ uint32_t LeastAttendThreads(const KernelFigures& figures) {
 
 uint32_t LeastThreads(const KernelFigures& figures) {
   if (figures.kernel == "attend_mma") return LeastAttendThreads(figures);
-  // A T4 has shared memory for only one block of it.
-  const bool is_alone = figures.sm == 75 && figures.kernel == "window_scores";
+  // A T4 has shared memory for only one block of these.
+  const bool is_alone =
+      figures.sm == 75 && (figures.kernel == "window_scores" ||
+                           figures.kernel == "leverage_scores");
   return is_alone || figures.kernel == "gather_columns_16" ? kFewThreads
                                                            : kLeastThreads;
 }
