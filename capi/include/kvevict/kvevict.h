@@ -518,7 +518,7 @@ enum kvevict_role KVEVICT_INT32 {
 };
 
 /**
- * Where the rows of one tensor lie, one per token and head, in any layout.
+ * Says where the rows of one tensor lie, one per token and head, in any layout.
  * docs/layouts.md shows the layouts of engines.
  *
  * Element e of head h of token t lies at
