@@ -112,7 +112,8 @@ const char* ReasonText(kvevict_reason reason) {
              "kvevict_sequence_end_prompt() has not been called";
     case KVEVICT_REASON_SMALL_BUDGET:
       return "the context is too short yet: its budget, a ratio, has no room "
-             "for what must stay, or it has fewer tokens than the query window";
+             "for what must stay, or it has fewer tokens than the observation "
+             "window";
   }
   return "";
 }

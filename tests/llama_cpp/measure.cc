@@ -136,7 +136,7 @@ int main(int argc, char** argv) {
   const ModelHandle model = LoadRandomModel(shape);
   std::printf(
       "%u -> %u tokens, 8 layers, 8 KV heads of 64, snapkv, 1 thread, %s\n\n"
-      "| cache | evicted | KV MiB | ms | kvevict's | beside | observing | "
+      "| cache | evicted | KV MiB | ms | library ms | adapter ms | observing | "
       "process MiB | tokens/s |\n|---|---|---|---|---|---|---|---|---|\n",
       n_tokens, budget, Processor().c_str());
   for (const Row& row : {
