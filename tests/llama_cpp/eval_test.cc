@@ -182,6 +182,14 @@ Test(llama_eval, goes_on_after_an_interruption) {
   cr_expect(WithoutTimings(resumed) == WithoutTimings(whole));
   OutputOf(arguments + "--fresh");
   cr_expect(WithoutTimings(files.Results()) == WithoutTimings(whole));
+  std::fstream model(files.model,
+                     std::ios::binary | std::ios::in | std::ios::out);
+  model.seekp(-1, std::ios::end).put(1);  // a weight becomes another
+  model.close();
+  const ProgramRun run = RunProgram(arguments);
+  cr_expect(run.status == 1 &&
+                run.out.find("differs in model_end_fnv1a") != std::string::npos,
+            "%d: %s", run.status, run.out.c_str());
 }
 
 Test(llama_eval, tasks_are_asked_with_and_without_eviction) {

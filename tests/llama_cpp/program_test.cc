@@ -1,5 +1,7 @@
 // `kvevict-llama-cli` as its user sees it.
 #include <criterion/criterion.h>
+#include <ggml-backend.h>
+#include <llama.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -231,6 +233,12 @@ Test(llama_program, says_what_is_wrong) {
   cr_expect(layers.status == 2);
   cr_expect(Has(layers.out, "--gpu-layers: Value -7 not in range -1 to"), "%s",
             layers.out.c_str());
+  const ProgramRun gpu = RunProgram(Text("-ngl 1"));
+  ggml_backend_load_all();
+  cr_expect(llama_supports_gpu_offload() ||
+                (gpu.status == 1 &&
+                 Has(gpu.out, "--gpu-layers 1: llama.cpp has no GPU backend")),
+            "%s", gpu.out.c_str());
   const ProgramRun backends = RunProgram(Text("--backends /nowhere"));
   cr_expect(backends.out.find("no backend of ggml is found in /nowhere") !=
             std::string::npos);

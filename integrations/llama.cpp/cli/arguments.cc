@@ -91,11 +91,17 @@ std::optional<int> Parse(CLI::App& app, int argc, char** argv,
 }
 
 Model Load(const ModelArguments& args, bool reads_weights) {
-  return LoadModel(args.model, args.backends, args.verbose ? LogAll : LogErrors,
-                   [&](llama_model_params& params) {
-                     params.n_gpu_layers = args.n_gpu_layers;
-                     if (reads_weights) params.use_extra_bufts = false;
-                   });
+  return LoadModel(
+      args.model, args.backends, args.verbose ? LogAll : LogErrors,
+      [&](llama_model_params& params) {
+        if (args.n_gpu_layers != 0 && !llama_supports_gpu_offload()) {
+          throw std::runtime_error("--gpu-layers " +
+                                   std::to_string(args.n_gpu_layers) +
+                                   ": llama.cpp has no GPU backend here");
+        }
+        params.n_gpu_layers = args.n_gpu_layers;
+        if (reads_weights) params.use_extra_bufts = false;
+      });
 }
 
 std::string ReadText(const std::string& path) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <stdexcept>
 
 #include "arguments.h"
@@ -11,13 +12,13 @@
 namespace kvevict::llama_cli::eval {
 namespace {
 
-// FNV-1a.
-uint64_t Hash(const std::string& bytes) {
+// FNV-1a, in hexadecimal digits.
+std::string Hash(const std::string& bytes) {
   uint64_t hash = 14695981039346656037u;
   for (const char c : bytes) {
     hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211u;
   }
-  return hash;
+  return fmt::format("{:016x}", hash);
 }
 
 }  // namespace
@@ -40,9 +41,18 @@ nlohmann::json Describe(const std::vector<Text>& texts) {
   for (const Text& text : texts) {
     all.push_back({{"name", text.name},
                    {"tokens", text.tokens.size()},
-                   {"fnv1a", fmt::format("{:016x}", Hash(text.bytes))}});
+                   {"fnv1a", Hash(text.bytes)}});
   }
   return all;
+}
+
+std::string HashOfEnd(const std::string& path) {
+  const uint64_t size = std::filesystem::file_size(path);
+  std::string bytes(std::min<uint64_t>(size, 1 << 20), '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(-static_cast<std::streamoff>(bytes.size()), std::ios::end);
+  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  return Hash(bytes);
 }
 
 std::vector<Window> CutWindows(const llama_vocab* vocab,

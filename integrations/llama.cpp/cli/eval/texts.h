@@ -24,6 +24,9 @@ std::vector<Text> ReadTexts(const llama_vocab* vocab,
 // Name and content, so that results of another text are told apart.
 nlohmann::json Describe(const std::vector<Text>& texts);
 
+// Hash of the last MiB of a file, so that models of one size are told apart.
+std::string HashOfEnd(const std::string& path);
+
 struct Window {
   const Text* text = nullptr;
   size_t at = 0;                    // its first token
