@@ -183,7 +183,7 @@ Test(llama_eval, goes_on_after_an_interruption) {
 Test(llama_eval, tasks_are_asked_with_and_without_eviction) {
   const Files files;
   const std::string arguments =
-      "--tasks 1 --windows 0 --task-tokens 900 -p keydiff:sink=0 "
+      "--tasks 1 --windows 0 --task-tokens 640 -p keydiff:sink=0 "
       "--task-keep 100 20 ";
   OutputOf(files.Arguments(arguments));
   const json results = files.Results();
@@ -208,7 +208,7 @@ Test(llama_eval, tasks_are_asked_with_and_without_eviction) {
   cr_assert(results["needles"].size() == 15);
   for (size_t i = 0; i < 15; ++i) {
     const json& needle = results["needles"][i];
-    cr_expect(needle["length"] == 900 >> (2 - i / 5));
+    cr_expect(needle["length"] == 640 >> (2 - i / 5));
     cr_expect(needle["depth"] == 0.25 * static_cast<double>(i % 5));
     cr_expect(needle["evicted"].size() == 1 &&
               needle["evicted"][0]["share"] == 0.25);
