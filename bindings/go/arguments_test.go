@@ -206,6 +206,47 @@ func TestSequencesCheckTheirArguments(t *testing.T) {
 	must(t, AppendAll([]SequenceTokens{{s, 1}, {other, 1}}, 0))
 }
 
+// Views need rows for what an edit adds, and no more. The views here have 44.
+func TestEditsCheckTheirArguments(t *testing.T) {
+	policy, err := NewPolicy("none")
+	must(t, err)
+	plan := planOf(t, newContext(t, nil), policy, Geometry{
+		Layers: 2, MaxTokens: full, Each: []LayerGeometry{smallLayer}, RoPEInvFreq: []float32{1, 0.25},
+	})
+	s := newSequence(t, plan)
+	must(t, s.Append(40, 0))
+	k, v := random(44*row, 1), random(44*row, 2)
+	views := []*View{newView(t, k, v), newView(t, k, v)}
+	cache, err := plan.NewPagedCache(PagedCacheOptions{Blocks: 4})
+	must(t, err)
+	cached, err := cache.NewSequence()
+	must(t, err)
+	edit := func(e Edit) error { return s.Edit(views, e, 0) }
+	refusals{
+		{edit(Edit{First: -1, End: 6}), "First -1"},
+		{edit(Edit{First: 1, End: 2, New: -3}), "New -3"},
+		{edit(Edit{First: 9, End: 9, New: 5}), "layers[0]: kvevict: INVALID_ARGUMENT: K holds 44 rows of 2 heads, not 45"},
+		{s.Edit(views[:1], Edit{}, 0), "1 views for 2 layers"},
+		{s.Edit([]*View{views[0], nil}, Edit{}, 0), "layers[1]: kvevict: INVALID_ARGUMENT: view is nil"},
+		{cached.Edit(nil, Edit{}, 0), "Sequence is nil"},
+		{cached.Edit(s, Edit{First: -1}, 0), "First -1"},
+	}.check(t)
+	must(t, edit(Edit{First: 9, End: 9, New: 4}))   // all rows are in use
+	must(t, edit(Edit{First: 20, End: 26, New: 6})) // and may be replaced
+	must(t, edit(Edit{Kind: EditMove, First: 3, End: 5, To: 9}))
+	same(t, 44, s.LogicalLength())
+	must(t, s.Close())
+	for _, err := range []error{edit(Edit{}), cached.Edit(s, Edit{}, 0)} {
+		if !errors.Is(err, ErrClosed) {
+			t.Error(err)
+		}
+	}
+	must(t, cached.Close())
+	if err := cached.Edit(newSequence(t, plan), Edit{}, 0); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+}
+
 func TestPagedCachesCheckTheirArguments(t *testing.T) {
 	p := newPool(t, PagedCacheOptions{Blocks: 8})
 	cached, sequence := p.sequence(t)

@@ -26,7 +26,7 @@ made() { # folder file...
   done
 }
 made . enums.go options.go parameters.go replay_fields_test.go
-made internal/native names.go structs.go layout_test.go
+made internal/native names.go structs.go
 version=$(swig -version | sed -n 's/^SWIG Version //p')
 if [[ $check != --check ]] || grep -q "^ \* Version $version\$" internal/native/native.go; then
   made internal/native native.go native_wrap.c

@@ -1,7 +1,7 @@
 # Go: the public package has enums.go; parameters.go, the methods of Policy; and options.go, which
 # is options.go.in with the fields that a line @STRUCT stands for, and the methods that copy them.
 # internal/native has structs.go, where pointers are numbers and the caller keeps what
-# they point to alive; layout_test.go, which compiles only if Go lays the structs out as
+# they point to alive; layout.go, which go_grow compiles: it does only if Go lays the structs out as
 # C does; and names.go, the names here of functions that messages name. replay_fields_test.go
 # sets the fields of options.go to what a line of the transcript names.
 BEGIN {
@@ -25,7 +25,7 @@ BEGIN {
   of_scalar["count"] = "int"; of_scalar["int"] = "int32"; of_scalar["size"] = "uint64"
   of_scalar["long"] = "int64"; of_scalar["flag"] = "bool"; of_scalar["float"] = "float32"
   of_scalar["double"] = "float64"
-  enums = out "/enums.go"; structs = out "/structs.go"; layout = out "/layout_test.go"
+  enums = out "/enums.go"; structs = out "/structs.go"; layout = out "/layout.go"
   made = "// Code generated from the headers by bindings/go/generate.sh. DO NOT EDIT.\n\n"
   printf "%spackage kvevict\n", made > enums
   printf "%spackage native\n\n// Constants of the headers.\nconst (\n", made > structs

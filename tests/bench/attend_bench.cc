@@ -5,15 +5,13 @@
 #include <cmath>
 #include <cstring>
 #include <optional>
-#include <random>
 #include <stdexcept>
 #include <vector>
 
 #include "core/dtype.h"
 #include "kvevict/attention.h"
 #include "tests/bench/clocks.h"
-#include "tests/bench/handles.h"
-#include "tests/bench/huge_buffer.h"
+#include "tests/bench/plans.h"
 #include "tests/bench/suites.h"
 #include "tests/bench/workload.h"
 
@@ -72,23 +70,21 @@ class Layer {
         scales_(2 * size_t{n_tokens_} * kKvHeads),
         queries_(size_t{n_queries_} * kQueryHeads * kDim),
         out_(queries_.size()) {
-    std::mt19937_64 engine(1);
-    std::normal_distribution<float> gaussian;
     if (IsQuantized(c)) {
-      FillWithCodes();
+      MakeCodes();
     } else {
-      const uint32_t element_bytes = row_bytes_ / kDim;
-      for (size_t i = 0; i < cache_.size(); i += element_bytes) {
-        const float v = gaussian(engine);
-        // The upper half of the bits is the bf16.
-        const auto* bytes = reinterpret_cast<const uint8_t*>(&v);
-        std::memcpy(&cache_[i], bytes + 4 - element_bytes, element_bytes);
+      HugeBuffer<float> numbers(cache_.size() * kDim / row_bytes_);
+      FillGaussian(numbers);
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        const uint16_t bits = ToBf16(numbers[i]);
+        row_bytes_ == 4 * kDim ? std::memcpy(&cache_[4 * i], &numbers[i], 4)
+                               : std::memcpy(&cache_[2 * i], &bits, 2);
       }
     }
-    for (size_t i = 0; i < queries_.size(); ++i) queries_[i] = gaussian(engine);
+    FillGaussian(queries_);
     MakeView();
-    query_rows_ = Rows(queries_.data());
-    out_rows_ = Rows(out_.data());
+    query_rows_ = RowsOf(queries_.data(), kQueryHeads, kDim);
+    out_rows_ = RowsOf(out_.data(), kQueryHeads, kDim);
     job_.n_tokens = n_tokens_;
     job_.view = &view_;
     job_.queries = &query_rows_;
@@ -97,13 +93,12 @@ class Layer {
     job_.n_queries = n_queries_;
     kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
     Check(kvevict_attend_workspace(context_.get(), &job_, 1, &size));
-    workspace_bytes_ = size.best_bytes;
-    workspace_.emplace(workspace_bytes_ + 1);
+    workspace_.emplace(size.best_bytes);
   }
 
   void Attend() {
     Check(kvevict_attend(context_.get(), &job_, 1, workspace_->data(),
-                         workspace_bytes_, nullptr));
+                         workspace_->bytes, nullptr));
   }
   double bytes() const { return 2.0 * PlaneBytes(); }
   // The flops of both products.
@@ -132,14 +127,8 @@ class Layer {
     return size_t{n_tokens_} * kKvHeads * row_bytes_;
   }
 
-  // Whatever dtype reads the bytes, no number is NaN or far from 1.
-  void FillWithCodes() {
-    std::minstd_rand random(1);
-    for (size_t i = 0; i < cache_.size(); ++i) {
-      const auto bits = static_cast<uint8_t>(random() >> 8);
-      cache_[i] =
-          static_cast<uint8_t>(i % 2 == 0 ? bits & 0xC0 : (bits & 0x80) | 0x1C);
-    }
+  void MakeCodes() {
+    FillWithCodes(cache_, 0x1C);
     for (size_t i = 0; i < scales_.size(); ++i) scales_[i] = 0x1C00;
     if (InfoOf(static_cast<DType>(c_.dtype)).scale != Scale::kNeeded) return;
     const int64_t head = sizeof(uint16_t);
@@ -182,16 +171,6 @@ class Layer {
     view_.block_table_len = n;
   }
 
-  kvevict_plane Rows(float* data) const {
-    kvevict_plane plane = KVEVICT_PLANE_INIT;
-    plane.data = reinterpret_cast<uintptr_t>(data);
-    plane.dtype = KVEVICT_DTYPE_F32;
-    plane.head_dim = kDim;
-    plane.head_stride_bytes = kDim * sizeof(float);
-    plane.token_stride_bytes = kQueryHeads * plane.head_stride_bytes;
-    return plane;
-  }
-
   const Case c_;
   const uint32_t n_tokens_;
   const uint32_t n_queries_;
@@ -207,8 +186,7 @@ class Layer {
   kvevict_plane query_rows_;
   kvevict_plane out_rows_;
   kvevict_attention_job job_ = KVEVICT_ATTENTION_JOB_INIT;
-  size_t workspace_bytes_ = 0;
-  std::optional<HugeBuffer<uint8_t>> workspace_;
+  std::optional<Workspace> workspace_;
 };
 
 void BenchCase(Session& session, const Case& c) {

@@ -3,7 +3,7 @@
 // token is taken back.
 #include <fmt/format.h>
 
-#include <memory>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
@@ -32,11 +32,11 @@ class Requests {
   Requests(const char* simd, const Shape& shape)
       : shape_(shape), context_(CreateContext(simd)) {
     const uint32_t most = shape.n_tokens + 1;
-    kvevict_layer_geometry layer = LayerOf(kHeads, kHeads, kHeadDim);
-    layer.k_dtype = layer.v_dtype = KVEVICT_DTYPE_F16;
-    plan_ = CreatePlan(context_.get(), shape.n_layers, layer, most,
-                       fmt::format("knorm:budget={},margin={}", shape.n_tokens,
-                                   shape.evicts ? 0 : 1));
+    plan_ =
+        CreatePlan(context_.get(), shape.n_layers,
+                   LayerOf(kHeads, kHeads, kHeadDim, KVEVICT_DTYPE_F16), most,
+                   fmt::format("knorm:budget={},margin={}", shape.n_tokens,
+                               shape.evicts ? 0 : 1));
     const size_t n_bytes = size_t{most} * kHeads * kHeadDim * 2;
     views_.resize(size_t{shape.n_sequences} * shape.n_layers);
     for (kvevict_view& view : views_) {
@@ -45,17 +45,13 @@ class Requests {
       for (kvevict_plane* plane : {&view.k, &view.v}) {
         caches_.emplace_back(n_bytes);
         std::fill_n(caches_.back().data(), n_bytes, uint8_t{0x3c});
-        plane->data = reinterpret_cast<uintptr_t>(caches_.back().data());
-        plane->dtype = KVEVICT_DTYPE_F16;
-        plane->head_dim = kHeadDim;
-        plane->head_stride_bytes = kHeadDim * 2;
-        plane->token_stride_bytes = int64_t{kHeads} * kHeadDim * 2;
+        *plane = PlaneOf(caches_.back().data(), KVEVICT_DTYPE_F16, kHeads,
+                         kHeadDim, kHeadDim * 2);
       }
     }
     for (uint32_t i = 0; i < shape.n_sequences; ++i) {
-      kvevict_sequence* sequence = nullptr;
-      Check(kvevict_sequence_create(plan_.get(), &sequence));
-      sequences_.emplace_back(sequence);
+      kvevict_sequence* const sequence =
+          sequences_.emplace_back(CreateSequence(plan_.get())).get();
       Check(kvevict_sequence_append(sequence, shape.n_tokens, nullptr));
       steps_.push_back({sizeof(kvevict_sequence_tokens), 1, sequence});
       lengths_.push_back(
@@ -64,11 +60,7 @@ class Requests {
                         &views_[size_t{i} * shape.n_layers], shape.n_layers,
                         nullptr});
     }
-    kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-    Check(
-        kvevict_plan_workspace(plan_.get(), KVEVICT_OPERATION_EVICT, 0, &size));
-    workspace_ = std::make_unique<HugeBuffer<uint8_t>>(size.best_bytes + 1);
-    n_bytes_ = size.best_bytes;
+    workspace_.emplace(plan_.get(), KVEVICT_OPERATION_EVICT);
   }
 
   void Single() {
@@ -76,8 +68,8 @@ class Requests {
       const kvevict_sequence_eviction& item = items_[i];
       Check(kvevict_sequence_append(item.sequence, 1, nullptr));
       Check(kvevict_sequence_evict(item.sequence, item.views, item.views_len,
-                                   nullptr, workspace_->data(), n_bytes_,
-                                   nullptr));
+                                   nullptr, workspace_->data(),
+                                   workspace_->bytes, nullptr));
       if (shape_.evicts) continue;
       Check(kvevict_sequence_trim_to(item.sequence, shape_.n_tokens, nullptr));
     }
@@ -86,7 +78,8 @@ class Requests {
   void Batch() {
     Check(kvevict_sequences_append(steps_.data(), steps_.size(), nullptr));
     Check(kvevict_sequences_evict(items_.data(), items_.size(),
-                                  workspace_->data(), n_bytes_, nullptr));
+                                  workspace_->data(), workspace_->bytes,
+                                  nullptr));
     if (shape_.evicts) return;
     Check(kvevict_sequences_trim_to(lengths_.data(), lengths_.size(), nullptr));
   }
@@ -101,8 +94,7 @@ class Requests {
   std::vector<kvevict_sequence_tokens> steps_;
   std::vector<kvevict_sequence_length> lengths_;
   std::vector<kvevict_sequence_eviction> items_;
-  std::unique_ptr<HugeBuffer<uint8_t>> workspace_;
-  size_t n_bytes_ = 0;
+  std::optional<Workspace> workspace_;
 };
 
 void BenchShape(Session& session, const Shape& shape) {

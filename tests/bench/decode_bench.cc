@@ -5,7 +5,6 @@
 
 #include <deque>
 #include <optional>
-#include <random>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -65,10 +64,8 @@ class Decoder {
         scratch_(size_t{8} * (n_slots_ + 8)) {
     MakePlan(c);
     FillRows(c.mean);
-    kvevict_sequence* sequence = nullptr;
-    Check(kvevict_sequence_create(plan_.get(), &sequence));
-    sequence_.reset(sequence);
-    Check(kvevict_sequence_begin_observing(sequence, nullptr, 0));
+    sequence_ = CreateSequence(plan_.get());
+    Check(kvevict_sequence_begin_observing(sequence_.get(), nullptr, 0));
     query_rows_ = RowsOf(queries_.data(), s_.n_q_heads, s_.head_dim);
     sum_rows_ = RowsOf(sums_.data(), s_.n_kv_heads, 1);
     sum_rows_.token_stride_bytes = sizeof(float);
@@ -119,30 +116,21 @@ class Decoder {
     plan_ = CreatePlan(context_.get(), s_.n_layers,
                        LayerOf(s_.n_q_heads, s_.n_kv_heads, s_.head_dim),
                        n_slots_, text);
-    kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-    Check(
-        kvevict_plan_workspace(plan_.get(), KVEVICT_OPERATION_EVICT, 0, &size));
-    workspace_bytes_ = size.best_bytes;
-    workspace_.emplace_back(workspace_bytes_ + 1);
+    workspace_.emplace(plan_.get(), KVEVICT_OPERATION_EVICT);
   }
 
   void FillRows(float mean) {
-    std::mt19937_64 engine(1);
-    std::normal_distribution<float> gaussian;
-    for (float* v = queries_.data(); v < queries_.data() + queries_.size();) {
-      *v++ = gaussian(engine);
-    }
-    for (float* v = sums_.data(); v < sums_.data() + sums_.size();) {
-      *v++ = std::abs(gaussian(engine));
-    }
+    FillGaussian(queries_);
+    FillGaussian(sums_);
+    for (size_t i = 0; i < sums_.size(); ++i) sums_[i] = std::abs(sums_[i]);
     const size_t n = size_t{n_slots_} * s_.n_kv_heads * s_.head_dim;
     for (uint32_t l = 0; l < s_.n_layers; ++l) {
       kvevict_view view = KVEVICT_VIEW_INIT;
       view.n_kv_heads = s_.n_kv_heads;
       for (kvevict_plane* plane : {&view.k, &view.v}) {
-        float* const rows = planes_.emplace_back(n).data();
-        for (size_t i = 0; i < n; ++i) rows[i] = gaussian(engine) + mean;
-        *plane = RowsOf(rows, s_.n_kv_heads, s_.head_dim);
+        HugeBuffer<float>& rows = planes_.emplace_back(n);
+        FillGaussian(rows, mean, planes_.size());
+        *plane = RowsOf(rows.data(), s_.n_kv_heads, s_.head_dim);
       }
       views_.push_back(view);
     }
@@ -163,8 +151,8 @@ class Decoder {
     options.inputs = told_.data();
     options.inputs_len = told_.size();
     Check(kvevict_sequence_evict(sequence_.get(), views_.data(), views_.size(),
-                                 &options, workspace_[0].data(),
-                                 workspace_bytes_, nullptr));
+                                 &options, workspace_->data(),
+                                 workspace_->bytes, nullptr));
   }
 
   const Shape s_;
@@ -184,8 +172,7 @@ class Decoder {
   kvevict_signal_inputs shown_ = KVEVICT_SIGNAL_INPUTS_INIT;
   std::vector<kvevict_signal_inputs> told_;
   std::vector<kvevict_observation> observations_;
-  size_t workspace_bytes_ = 0;
-  std::deque<HugeBuffer<uint8_t>> workspace_;
+  std::optional<Workspace> workspace_;
 };
 
 void BenchCase(Session& session, const Shape& shape, const Case& c) {

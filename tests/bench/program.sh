@@ -11,7 +11,7 @@ fail() {
 said=$("$bench" --simd none 2>&1) && fail "--simd none is taken"
 [[ $said == *'simd_target "none" is not one of '* ]] || fail "$said"
 last=${said##*[, ]}
-"$bench" --smoke --json --filter limits --simd "$last" | grep "\"simd\": \"$last\"" ||
+"$bench" --smoke --json --filter limits --simd "$last" | grep "\"simd\":\"$last\"" ||
   fail "--simd $last is not what runs"
 
 said=$("$bench" --smoke --filter limits 2>&1 >/dev/full) && fail "a full disk is success"

@@ -64,22 +64,6 @@ void AddSoftmax(float* logits, size_t n, float* weights) {
   }
 }
 
-// weights is padded to whole vectors.
-void RowDot(const Workload& w, const RowSource& queries, const RowSource& keys,
-            float* logits, float* weights) {
-  const float factor = static_cast<float>(
-      1.4426950408889634 / std::sqrt(static_cast<double>(w.head_dim)));
-  for (uint32_t row = 0; row < w.window; ++row) {
-    const float* q = reinterpret_cast<const float*>(queries.Row(row));
-    const uint32_t n_visible = w.n_tokens - w.window + row + 1;
-    for (uint32_t j = 0; j < n_visible; ++j) {
-      const float* k = reinterpret_cast<const float*>(keys.Row(j));
-      logits[j] = factor * Dot(q, k, w.head_dim);
-    }
-    AddSoftmax(logits, n_visible, weights);
-  }
-}
-
 // out[0, n) = sum over j of weights[j] times row j of the values.
 void WeighRows(const RowSource& values, const float* weights, uint32_t n_rows,
                size_t n, float* out) {
@@ -98,9 +82,10 @@ void WeighRows(const RowSource& values, const float* weights, uint32_t n_rows,
   }
 }
 
-void RowAttention(const Workload& w, const RowSource& queries,
-                  const RowSource& keys, float* logits, float* weights,
-                  float* out) {
+// Adds the softmax of each row to weights, which are padded to whole vectors; with an
+// output, weighs the rows of keys by them instead.
+void RowDot(const Workload& w, const RowSource& queries, const RowSource& keys,
+            float* logits, float* weights, float* out) {
   const float factor = static_cast<float>(
       1.4426950408889634 / std::sqrt(static_cast<double>(w.head_dim)));
   for (uint32_t row = 0; row < w.window; ++row) {
@@ -110,8 +95,9 @@ void RowAttention(const Workload& w, const RowSource& queries,
       const float* k = reinterpret_cast<const float*>(keys.Row(j));
       logits[j] = factor * Dot(q, k, w.head_dim);
     }
-    std::fill_n(weights, n_visible, 0.0f);
+    if (out != nullptr) std::fill_n(weights, n_visible, 0.0f);
     AddSoftmax(logits, n_visible, weights);
+    if (out == nullptr) continue;
     WeighRows(keys, weights, n_visible, w.head_dim,
               out + size_t{row} * w.head_dim);
   }
@@ -216,10 +202,9 @@ namespace kvevict::bench {
 namespace {
 
 HWY_EXPORT(RowDot);
-HWY_EXPORT(RowAttention);
 HWY_EXPORT(AttendHead);
 
-// Indices in the order of SortSelect.
+// Indices by descending score, ties to the lower one.
 struct HigherFirst {
   const float* scores;
   bool operator()(int32_t a, int32_t b) const {
@@ -229,33 +214,6 @@ struct HigherFirst {
 
 }  // namespace
 
-void NaiveScores(const AttentionData& data, KeyLayout layout, uint32_t q_head,
-                 float* weights) {
-  const Workload& w = data.workload();
-  const RowSource queries = data.Queries(q_head);
-  const RowSource keys = data.Keys(layout, q_head / w.group());
-  const float scale = 1.0f / std::sqrt(static_cast<float>(w.head_dim));
-  std::vector<float> e(w.n_tokens);
-  std::fill_n(weights, w.n_tokens, 0.0f);
-  for (uint32_t row = 0; row < w.window; ++row) {
-    const float* q = reinterpret_cast<const float*>(queries.Row(row));
-    const uint32_t n_visible = w.n_tokens - w.window + row + 1;
-    float highest = -INFINITY;
-    for (uint32_t j = 0; j < n_visible; ++j) {
-      const float* k = reinterpret_cast<const float*>(keys.Row(j));
-      float dot = 0.0f;
-      for (uint32_t d = 0; d < w.head_dim; ++d) dot += q[d] * k[d];
-      e[j] = dot * scale;
-      highest = std::max(highest, e[j]);
-    }
-    float sum = 0.0f;
-    for (uint32_t j = 0; j < n_visible; ++j) {
-      sum += e[j] = expf(e[j] - highest);
-    }
-    for (uint32_t j = 0; j < n_visible; ++j) weights[j] += e[j] / sum;
-  }
-}
-
 void RowDotScores(const AttentionData& data, KeyLayout layout, uint32_t q_head,
                   float* weights) {
   const Workload& w = data.workload();
@@ -263,7 +221,7 @@ void RowDotScores(const AttentionData& data, KeyLayout layout, uint32_t q_head,
   std::vector<float> sums(w.n_tokens + 8);
   HWY_DYNAMIC_DISPATCH(RowDot)
   (w, data.Queries(q_head), data.Keys(layout, q_head / w.group()),
-   logits.data(), sums.data());
+   logits.data(), sums.data(), nullptr);
   std::copy_n(sums.data(), w.n_tokens, weights);
 }
 
@@ -272,7 +230,7 @@ void RowDotAttention(const AttentionData& data, KeyLayout layout,
   const Workload& w = data.workload();
   std::vector<float> logits(w.n_tokens + 8);
   std::vector<float> weights(w.n_tokens + 8);
-  HWY_DYNAMIC_DISPATCH(RowAttention)
+  HWY_DYNAMIC_DISPATCH(RowDot)
   (w, data.Queries(q_head), data.Keys(layout, q_head / w.group()),
    logits.data(), weights.data(), out);
 }
@@ -283,14 +241,6 @@ void Attend(const DecodeStep& step, float* scratch, float* out) {
     HWY_DYNAMIC_DISPATCH(AttendHead)
     (step, head, scratch, scratch + 4 * padded, out);
   }
-}
-
-void SortSelect(const float* scores, uint32_t n, uint32_t k, int32_t* places) {
-  std::vector<int32_t> order(n);
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), HigherFirst{scores});
-  std::sort(order.begin(), order.begin() + k);
-  std::copy_n(order.begin(), k, places);
 }
 
 void NthElementSelect(const float* scores, uint32_t n, uint32_t k,

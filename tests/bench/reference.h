@@ -8,13 +8,8 @@
 
 namespace kvevict::bench {
 
-// Weights [n_tokens] of one query head of f32 data, summed over the window's rows:
-// one row at a time, scalar, expf.
-void NaiveScores(const AttentionData& data, KeyLayout layout, uint32_t q_head,
-                 float* weights);
-
-// The same loops with a 256-bit dot of four accumulators and a vector softmax, as
-// in many engines.
+// Weights [n_tokens] of one query head of f32 data, summed over the window's rows: a
+// 256-bit dot of four accumulators and a vector softmax, row by row, as in many engines.
 void RowDotScores(const AttentionData& data, KeyLayout layout, uint32_t q_head,
                   float* weights);
 
@@ -39,7 +34,6 @@ struct DecodeStep {
 void Attend(const DecodeStep& step, float* scratch, float* out);
 
 // Indices of the k highest scores, ascending; ties to the lower index.
-void SortSelect(const float* scores, uint32_t n, uint32_t k, int32_t* places);
 void NthElementSelect(const float* scores, uint32_t n, uint32_t k,
                       int32_t* places);
 

@@ -1,20 +1,25 @@
 #include "tests/bench/report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 namespace kvevict::bench {
 namespace {
 
 using JsonValue = nlohmann::ordered_json;
 
+// Six digits are more than two runs agree in.
+double Rounded(double value) { return std::stod(fmt::format("{:.6g}", value)); }
+
 JsonValue ToJson(const Samples& samples) {
   if (samples.empty()) return nullptr;
-  return {{"median", samples.Median()},
-          {"min", samples.Min()},
-          {"max", samples.Max()}};
+  return {{"median", Rounded(samples.Median())},
+          {"min", Rounded(samples.Min())},
+          {"max", Rounded(samples.Max())}};
 }
 
 // Limits that moved by more than this make a run hard to compare with another.
@@ -130,23 +135,23 @@ std::string Report::Table(const Machine& machine, const Limits& limits) const {
   return text;
 }
 
+// A line has a limit, a row or one of its comparisons.
 std::string Report::Json(const Machine& machine, const Limits& limits) const {
-  JsonValue out;
-  out["machine"] = {{"cpu", machine.cpu},
-                    {"n_cpus", machine.n_cpus},
-                    {"simd", machine.simd},
-                    {"targets", machine.targets},
-                    {"has_bf16_dot", machine.has_bf16_dot},
-                    {"limits_stable", AreStable(limits)}};
-  out["limits"] = JsonValue::array();
+  const JsonValue about = {{"cpu", machine.cpu},
+                           {"n_cpus", machine.n_cpus},
+                           {"simd", machine.simd},
+                           {"targets", machine.targets},
+                           {"has_bf16_dot", machine.has_bf16_dot},
+                           {"limits_stable", AreStable(limits)}};
+  std::vector<std::string> of_limits, of_rows;
   for (const auto& [key, samples] : limits.samples()) {
-    out["limits"].push_back({{"name", key.first},
+    const JsonValue limit = {{"name", key.first},
                              {"n_threads", key.second},
-                             {"per_thread", ToJson(samples)}});
+                             {"per_thread", ToJson(samples)}};
+    of_limits.push_back(limit.dump());
   }
-  out["rows"] = JsonValue::array();
   for (const Row& row : rows_) {
-    JsonValue comparisons = JsonValue::array();
+    std::vector<std::string> comparisons;
     for (const Comparison& c : row.comparisons) {
       JsonValue item = {{"against", c.against}, {"ratio", ToJson(c.ratio)}};
       if (c.goal) {
@@ -155,18 +160,23 @@ std::string Report::Json(const Machine& machine, const Limits& limits) const {
         item["at_most"] = c.goal->at_most;
         item["verdict"] = VerdictText(Judge(c));
       }
-      comparisons.push_back(std::move(item));
+      comparisons.push_back("\n    " + item.dump());
     }
-    out["rows"].push_back({{"name", row.name},
-                           {"n_threads", row.n_threads},
-                           {"cpu_ms", ToJson(row.milliseconds)},
-                           {"wall_ms", ToJson(row.wall_milliseconds)},
-                           {"rate_unit", row.rate_unit},
-                           {"rate_per_thread", ToJson(row.rate)},
-                           {"note", row.note},
-                           {"comparisons", std::move(comparisons)}});
+    const JsonValue head = {{"name", row.name},
+                            {"n_threads", row.n_threads},
+                            {"cpu_ms", ToJson(row.milliseconds)},
+                            {"wall_ms", ToJson(row.wall_milliseconds)},
+                            {"rate_unit", row.rate_unit},
+                            {"rate_per_thread", ToJson(row.rate)},
+                            {"note", row.note}};
+    std::string text = head.dump();
+    text.pop_back();
+    of_rows.push_back(fmt::format("{},\"comparisons\":[{}]}}", text,
+                                  fmt::join(comparisons, ",")));
   }
-  return out.dump(2);
+  return fmt::format(
+      "{{\"machine\":{},\n\"limits\":[\n  {}],\n\"rows\":[\n  {}]}}",
+      about.dump(), fmt::join(of_limits, ",\n  "), fmt::join(of_rows, ",\n  "));
 }
 
 }  // namespace kvevict::bench

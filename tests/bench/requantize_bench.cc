@@ -10,8 +10,7 @@
 
 #include "core/dtype.h"
 #include "tests/bench/clocks.h"
-#include "tests/bench/handles.h"
-#include "tests/bench/huge_buffer.h"
+#include "tests/bench/plans.h"
 #include "tests/bench/suites.h"
 
 namespace kvevict::bench {
@@ -48,13 +47,8 @@ class Keys {
 
  private:
   static kvevict_plane Plane(const void* data, DType dtype, uint32_t dim) {
-    kvevict_plane plane = KVEVICT_PLANE_INIT;
-    plane.data = reinterpret_cast<uintptr_t>(data);
-    plane.dtype = static_cast<kvevict_dtype>(dtype);
-    plane.head_dim = dim;
-    plane.head_stride_bytes = static_cast<int64_t>(PackedBytes(dtype, dim));
-    plane.token_stride_bytes = kHeads * plane.head_stride_bytes;
-    return plane;
+    return PlaneOf(data, static_cast<kvevict_dtype>(dtype), kHeads, dim,
+                   PackedBytes(dtype, dim));
   }
 
   HugeBuffer<uint8_t> rows_;

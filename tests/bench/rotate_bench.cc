@@ -4,14 +4,12 @@
 
 #include <cmath>
 #include <cstring>
-#include <random>
 #include <stdexcept>
 #include <vector>
 
 #include "kvevict/edit.h"
 #include "tests/bench/clocks.h"
-#include "tests/bench/handles.h"
-#include "tests/bench/huge_buffer.h"
+#include "tests/bench/plans.h"
 #include "tests/bench/suites.h"
 #include "tests/bench/workload.h"
 
@@ -24,19 +22,9 @@ class Keys {
   explicit Keys(const Workload& w)
       : w_(w), elements_(size_t{w.n_tokens} * w.n_kv_heads * w.head_dim) {
     view_.n_kv_heads = w.n_kv_heads;
-    view_.k.data = reinterpret_cast<uintptr_t>(elements_.data());
-    view_.k.dtype = KVEVICT_DTYPE_BF16;
-    view_.k.head_dim = w.head_dim;
-    view_.k.head_stride_bytes = int64_t{2} * w.head_dim;
-    view_.k.token_stride_bytes = int64_t{2} * w.n_kv_heads * w.head_dim;
-    std::mt19937_64 engine(1);
-    std::normal_distribution<float> gaussian;
-    for (size_t i = 0; i < elements_.size(); ++i) {
-      const float v = gaussian(engine);
-      uint32_t bits;
-      std::memcpy(&bits, &v, sizeof(bits));
-      elements_[i] = static_cast<uint16_t>(bits >> 16);
-    }
+    view_.k =
+        RowsOf(elements_.data(), KVEVICT_DTYPE_BF16, w.n_kv_heads, w.head_dim);
+    FillGaussian(elements_);
     square_ = Square();
   }
 
@@ -57,10 +45,8 @@ class Keys {
   double Square() const {
     double sum = 0.0;
     for (size_t i = 0; i < elements_.size(); ++i) {
-      const uint32_t bits = uint32_t{elements_[i]} << 16;
-      float v;
-      std::memcpy(&v, &bits, sizeof(v));
-      sum += double{v} * v;
+      const double v = OfBf16(elements_[i]);
+      sum += v * v;
     }
     return sum;
   }
@@ -77,23 +63,10 @@ PlanHandle PlanOf(const kvevict_context* context, const Workload& w,
   for (size_t f = 0; f < inv_freq.size(); ++f) {
     inv_freq[f] = std::pow(10000.0f, -static_cast<float>(2 * f) / w.head_dim);
   }
-  kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
-  layer.n_q_heads = w.n_q_heads;
-  layer.n_kv_heads = w.n_kv_heads;
-  layer.k_head_dim = layer.v_head_dim = w.head_dim;
-  layer.q_dtype = layer.k_dtype = layer.v_dtype = KVEVICT_DTYPE_BF16;
-  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-  geometry.n_layers = 1;
-  geometry.max_tokens = w.n_tokens;
-  geometry.layers = &layer;
-  geometry.layers_len = 1;
-  geometry.rope_layout = layout;
-  geometry.rope_inv_freq = inv_freq.data();
-  geometry.rope_inv_freq_len = static_cast<uint32_t>(inv_freq.size());
-  kvevict_plan* plan = nullptr;
-  Check(kvevict_plan_create(context, &geometry, CreatePolicy("none").get(),
-                            nullptr, &plan));
-  return PlanHandle(plan);
+  return CreatePlan(
+      context, 1,
+      LayerOf(w.n_q_heads, w.n_kv_heads, w.head_dim, KVEVICT_DTYPE_BF16),
+      w.n_tokens, CreatePolicy("none").get(), inv_freq, layout);
 }
 
 void BenchLayout(Session& session, const Workload& w,

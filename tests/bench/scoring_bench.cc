@@ -54,19 +54,6 @@ const char* LayoutText(KeyLayout layout) {
   return layout == KeyLayout::kTokenMajor ? "[S, H, D]" : "[H, S, D]";
 }
 
-// Compares the weights of query head 0 with a reference that is no more exact.
-void CheckResult(const AttentionData& data, const float* expected,
-                 const char* reference) {
-  for (uint32_t j = 0; j < data.workload().n_tokens; ++j) {
-    const float got = data.weights()[j];
-    if (!(std::abs(got - expected[j]) <= 1e-3f * expected[j])) {
-      throw std::runtime_error(
-          fmt::format("scoring {}: key {} weighs {}, {} scoring says {}",
-                      data.workload().name, j, got, reference, expected[j]));
-    }
-  }
-}
-
 // One call of the kernel, or as many as fill a few milliseconds.
 Timing Score(SimdTarget simd, AttentionData& data, KeyLayout layout,
              uint32_t n_threads) {
@@ -81,43 +68,40 @@ Timing Score(SimdTarget simd, AttentionData& data, KeyLayout layout,
   return {total.wall / n, total.cpu / n};
 }
 
-// A reference does the work of one query head, and its time is scaled up to all.
+// Row-dot does the work of one query head, and its time is scaled up to all.
 class Reference {
  public:
-  using Function = void (*)(const AttentionData&, KeyLayout, uint32_t q_head,
-                            float* weights);
-
-  Reference(Session& session, const AttentionData& data, const char* name,
-            KeyLayout layout, Function function)
-      : data_(data),
-        name_(name),
-        layout_(layout),
-        function_(function),
-        expected_(data.workload().n_tokens) {
+  Reference(Session& session, const AttentionData& data, KeyLayout layout)
+      : data_(data), layout_(layout), expected_(data.workload().n_tokens) {
     const Workload& w = data.workload();
     row_ = &session.report.AddRow(
-        fmt::format("{} scoring f32 {} {}", name, w.name, LayoutText(layout)),
-        1, "flop/s");
+        fmt::format("row-dot scoring f32 {} {}", w.name, LayoutText(layout)), 1,
+        "flop/s");
     row_->note = fmt::format("1 of {0} query heads, times {0}", w.n_q_heads);
   }
 
-  // Returns the seconds that all heads would take.
+  // Returns the seconds that all heads would take, after a look at the kernel's weights.
   double Measure(bool measured) {
     const uint32_t n = data_.workload().n_q_heads;
     Timing timing = TimeCalls(
-        [&] { function_(data_, layout_, 0, expected_.data()); }, 5e-3);
+        [&] { RowDotScores(data_, layout_, 0, expected_.data()); }, 5e-3);
     timing.wall *= n;
     timing.cpu *= n;
-    CheckResult(data_, expected_.data(), name_);
+    for (uint32_t j = 0; j < data_.workload().n_tokens; ++j) {
+      const float got = data_.weights()[j];
+      if (!(std::abs(got - expected_[j]) <= 1e-3f * expected_[j])) {
+        throw std::runtime_error(
+            fmt::format("scoring {}: key {} weighs {}, row-dot says {}",
+                        data_.workload().name, j, got, expected_[j]));
+      }
+    }
     if (measured) row_->Add(timing, data_.workload().flops());
     return timing.cpu;
   }
 
  private:
   const AttentionData& data_;
-  const char* name_;
-  KeyLayout layout_;
-  Function function_;
+  const KeyLayout layout_;
   std::vector<float> expected_;
   Row* row_;
 };
@@ -127,7 +111,6 @@ struct ScoringRow {
   Row* row = nullptr;
   Comparison* peak = nullptr;
   Comparison* row_dot = nullptr;  // only f32
-  Comparison* naive = nullptr;
 };
 
 void BenchWorkload(Session& session, const Workload& w, DType dtype) {
@@ -137,7 +120,7 @@ void BenchWorkload(Session& session, const Workload& w, DType dtype) {
   session.announce(name);
   AttentionData data(w, dtype);
   const ScoringGoals goals = GoalsOf(w, dtype);
-  // Naive scoring of B takes seconds per head and adds nothing.
+  // B's reference takes long and adds nothing.
   const bool has_references = dtype == DType::kF32 && w.n_tokens <= 16384;
 
   constexpr KeyLayout kLayouts[] = {KeyLayout::kTokenMajor,
@@ -155,20 +138,16 @@ void BenchWorkload(Session& session, const Workload& w, DType dtype) {
       // rows in sequence are easier for them.
       r.row_dot = &r.row->Against("row-dot scoring of this layout, 1 thread",
                                   l == 0 ? goals.row_dot[t] : std::nullopt);
-      if (l == 0) r.naive = &r.row->Against("naive scoring, 1 thread");
     }
     layout_ratio[t] = &rows[t][0].row->Against(
         "time of [H, S, D]", t == 0 ? goals.layout : std::nullopt);
   }
   Comparison& speed_up = rows[1][1].row->Against("1 thread, wall");
   std::deque<Reference> row_dot;
-  std::deque<Reference> naive;
   if (has_references) {
     for (KeyLayout layout : kLayouts) {
-      row_dot.emplace_back(session, data, "row-dot", layout, RowDotScores);
+      row_dot.emplace_back(session, data, layout);
     }
-    naive.emplace_back(session, data, "naive", KeyLayout::kTokenMajor,
-                       NaiveScores);
   }
 
   bool idle = true;
@@ -198,12 +177,6 @@ void BenchWorkload(Session& session, const Workload& w, DType dtype) {
       }
       for (uint32_t t = 0; measured && t < 2; ++t) {
         rows[t][l].row_dot->ratio.Add(seconds * (t + 1) / timings[t][l].cpu);
-      }
-    }
-    for (Reference& reference : naive) {
-      const double seconds = reference.Measure(measured);
-      for (uint32_t t = 0; measured && t < 2; ++t) {
-        rows[t][0].naive->ratio.Add(seconds * (t + 1) / timings[t][0].cpu);
       }
     }
   });

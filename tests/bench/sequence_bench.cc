@@ -1,11 +1,11 @@
 // The cost of a request: its state, its observed queries, its eviction.
 #include <fmt/format.h>
 
+#include <cstring>
 #include <string>
 #include <vector>
 
-#include "tests/bench/handles.h"
-#include "tests/bench/huge_buffer.h"
+#include "tests/bench/plans.h"
 #include "tests/bench/suites.h"
 #include "tests/bench/workload.h"
 
@@ -16,38 +16,10 @@ constexpr double kMinSeconds = 3e-3;
 
 PlanHandle MakePlan(const kvevict_context* context, const Workload& w,
                     uint32_t n_layers) {
-  const PolicyHandle policy = CreatePolicy(fmt::format(
-      "snapkv:budget={},sink=4,window={},pool=avg7", w.budget, w.window));
-  kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
-  layer.n_q_heads = w.n_q_heads;
-  layer.n_kv_heads = w.n_kv_heads;
-  layer.k_head_dim = layer.v_head_dim = w.head_dim;
-  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-  geometry.n_layers = n_layers;
-  geometry.max_tokens = w.n_tokens;
-  geometry.layers = &layer;
-  geometry.layers_len = 1;
-  kvevict_plan* plan = nullptr;
-  Check(kvevict_plan_create(context, &geometry, policy.get(), nullptr, &plan));
-  return PlanHandle(plan);
-}
-
-SequenceHandle MakeSequence(const kvevict_plan* plan) {
-  kvevict_sequence* sequence = nullptr;
-  Check(kvevict_sequence_create(plan, &sequence));
-  return SequenceHandle(sequence);
-}
-
-// A plane of packed rows, [n_rows, n_heads, head_dim].
-kvevict_plane TokenMajor(const float* data, uint32_t n_heads,
-                         uint32_t head_dim) {
-  kvevict_plane plane = {};
-  plane.data = reinterpret_cast<uintptr_t>(data);
-  plane.head_stride_bytes = int64_t{head_dim} * sizeof(float);
-  plane.token_stride_bytes = n_heads * plane.head_stride_bytes;
-  plane.dtype = KVEVICT_DTYPE_F32;
-  plane.head_dim = head_dim;
-  return plane;
+  return CreatePlan(context, n_layers,
+                    LayerOf(w.n_q_heads, w.n_kv_heads, w.head_dim), w.n_tokens,
+                    fmt::format("snapkv:budget={},sink=4,window={},pool=avg7",
+                                w.budget, w.window));
 }
 
 void BenchCreate(Session& session, const Workload& w, uint32_t n_layers) {
@@ -60,10 +32,10 @@ void BenchCreate(Session& session, const Workload& w, uint32_t n_layers) {
   Row& row = session.report.AddRow(name + ": create, destroy", 1, "sequence/s");
   Row& borrowing =
       session.report.AddRow(name + ": begin, end observing", 1, "pair/s");
-  const SequenceHandle sequence = MakeSequence(plan.get());
+  const SequenceHandle sequence = CreateSequence(plan.get());
   Repeat(session, [&](bool measured) {
     const Timing timing =
-        TimeCalls([&] { MakeSequence(plan.get()); }, kMinSeconds);
+        TimeCalls([&] { CreateSequence(plan.get()); }, kMinSeconds);
     const Timing borrowed = TimeCalls(
         [&] {
           Check(kvevict_sequence_begin_observing(sequence.get(), nullptr, 0));
@@ -83,7 +55,9 @@ class Request {
       : w_(w),
         context_(CreateContext(simd.name)),
         plan_(MakePlan(context_.get(), w, n_layers)),
-        sequence_(MakeSequence(plan_.get())),
+        sequence_(CreateSequence(plan_.get())),
+        evicting_(plan_.get(), KVEVICT_OPERATION_EVICT),
+        scoring_(plan_.get(), KVEVICT_OPERATION_SCORE),
         data_(w, DType::kF32),
         queries_(size_t{w.window} * w.n_q_heads * w.head_dim),
         scores_(size_t{n_layers} * w.n_kv_heads * w.n_tokens) {
@@ -103,18 +77,11 @@ class Request {
         const HugeBuffer<float>& rows = caches_.emplace_back(n_keys);
         std::memcpy(rows.data(), data_.Keys(KeyLayout::kTokenMajor, 0).base,
                     n_keys * sizeof(float));
-        *plane = TokenMajor(rows.data(), w.n_kv_heads, w.head_dim);
+        *plane = RowsOf(rows.data(), w.n_kv_heads, w.head_dim);
       }
       views_.push_back(view);
     }
-    for (kvevict_operation operation :
-         {KVEVICT_OPERATION_EVICT, KVEVICT_OPERATION_SCORE}) {
-      kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-      Check(kvevict_plan_workspace(plan_.get(), operation, 0, &size));
-      workspace_bytes_ = std::max(workspace_bytes_, size.best_bytes);
-    }
-    workspace_.emplace_back(workspace_bytes_);
-    query_rows_ = TokenMajor(queries_.data(), w.n_q_heads, w.head_dim);
+    query_rows_ = RowsOf(queries_.data(), w.n_q_heads, w.head_dim);
     inputs_.queries = &query_rows_;
     for (uint32_t l = 0; l < n_layers; ++l) {
       observations_.push_back({sizeof(kvevict_observation), l, &inputs_});
@@ -144,14 +111,14 @@ class Request {
 
   void Evict() {
     Check(kvevict_sequence_evict(sequence_.get(), views_.data(), views_.size(),
-                                 nullptr, workspace_[0].data(),
-                                 workspace_bytes_, nullptr));
+                                 nullptr, evicting_.data(), evicting_.bytes,
+                                 nullptr));
   }
 
   // Scores all layers by kvevict_score().
   void Score() {
     Check(kvevict_score(plan_.get(), jobs_.data(), jobs_.size(),
-                        workspace_[0].data(), workspace_bytes_, nullptr));
+                        scoring_.data(), scoring_.bytes, nullptr));
   }
 
  private:
@@ -159,6 +126,7 @@ class Request {
   const ContextHandle context_;
   const PlanHandle plan_;
   const SequenceHandle sequence_;
+  const Workspace evicting_, scoring_;
   const AttentionData data_;
   HugeBuffer<float> queries_;
   HugeBuffer<float> scores_;
@@ -168,8 +136,6 @@ class Request {
   kvevict_signal_inputs inputs_ = KVEVICT_SIGNAL_INPUTS_INIT;
   std::vector<kvevict_observation> observations_;
   std::vector<kvevict_score_job> jobs_;
-  size_t workspace_bytes_ = 0;
-  std::vector<HugeBuffer<uint8_t>> workspace_;
 };
 
 void BenchRequest(Session& session, const Workload& w, uint32_t n_layers) {

@@ -1,5 +1,5 @@
-// The cost of ranking a layer's tokens by each policy's kvevict_score(), against
-// reading the same part of the cache.
+// The cost of ranking a layer's tokens by kvevict_score(): by each policy, against reading
+// the same part of the cache, and from quantized keys, against the same keys in f32.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "core/dtype.h"
 #include "kvevict/experimental.h"
-#include "tests/bench/handles.h"
-#include "tests/bench/huge_buffer.h"
+#include "tests/bench/plans.h"
 #include "tests/bench/suites.h"
 #include "tests/bench/workload.h"
 
@@ -23,32 +23,39 @@ bool Needs(const kvevict_policy* policy, kvevict_input input) {
   return need == KVEVICT_NEED_REQUIRED;
 }
 
-// A bf16 layer in memory, with all other inputs of signals.
+// Keys and values of one dtype, [S, H, D], with scales of keys that need them, and all
+// other inputs of signals.
 class Layer {
  public:
-  explicit Layer(const Workload& w)
+  Layer(const Workload& w, DType dtype)
       : w_(w),
-        keys_(RowsBytes() / sizeof(uint16_t)),
-        values_(RowsBytes() / sizeof(uint16_t)),
+        dtype_(dtype),
+        keys_(RowsBytes()),
+        values_(RowsBytes()),
+        scales_(size_t{w.n_tokens} * w.n_kv_heads),
         numbers_(size_t{w.n_q_heads} *
                  std::max({w.head_dim * w.head_dim, w.n_tokens,
                            w.head_dim * w.n_tokens})),
         scores_(size_t{w.n_kv_heads} * w.n_tokens) {
+    FillWithCodes(keys_, 0x3C);
+    FillWithCodes(values_, 0x3C);
+    std::fill_n(scales_.data(), scales_.size(), uint16_t{0x1C00});
     std::minstd_rand random(1);
-    // The numbers lie between -2 and 2.
-    for (HugeBuffer<uint16_t>* rows : {&keys_, &values_}) {
-      for (size_t i = 0; i < RowsBytes() / sizeof(uint16_t); ++i) {
-        const auto bits = static_cast<uint16_t>(random());
-        rows->data()[i] = static_cast<uint16_t>((bits & 0x80ff) | 0x3f00);
-      }
-    }
-    const size_t n_numbers = numbers_.size();
-    for (size_t i = 0; i < n_numbers; ++i) {
-      numbers_.data()[i] = static_cast<float>(random() % 1024) / 1024.0f;
+    for (size_t i = 0; i < numbers_.size(); ++i) {
+      numbers_[i] = static_cast<float>(random() % 1024) / 1024.0f;
     }
     view_.n_kv_heads = w.n_kv_heads;
-    view_.k = Rows(keys_.data());
-    view_.v = Rows(values_.data());
+    view_.k = PlaneOf(keys_.data(), dtype_of_c(), w.n_kv_heads, w.head_dim,
+                      RowBytes());
+    view_.v = view_.k;
+    view_.v.data = reinterpret_cast<uintptr_t>(values_.data());
+    if (InfoOf(dtype).scale == Scale::kNeeded) {
+      scale_ = RowsOf(scales_.data(), KVEVICT_DTYPE_F16, w.n_kv_heads, 1);
+      scale_.role = KVEVICT_ROLE_KEY_SCALE;
+      view_.v = KVEVICT_PLANE_INIT;  // keys alone are scored
+      view_.companions = &scale_;
+      view_.n_companions = 1;
+    }
     queries_ = Numbers(w.n_tokens, w.head_dim);
     mean_ = Numbers(1, w.head_dim);
     covariance_ = Numbers(w.head_dim, w.head_dim);
@@ -61,15 +68,12 @@ class Layer {
     inputs_.query_covariance = &covariance_;
     inputs_.query_centers = &centers_;
   }
+  Layer(const Layer&) = delete;
 
-  kvevict_layer_geometry Geometry() const {
-    kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
-    layer.n_q_heads = w_.n_q_heads;
-    layer.n_kv_heads = w_.n_kv_heads;
-    layer.k_head_dim = layer.v_head_dim = w_.head_dim;
-    layer.k_dtype = layer.v_dtype = KVEVICT_DTYPE_BF16;
-    return layer;
+  kvevict_dtype dtype_of_c() const {
+    return static_cast<kvevict_dtype>(dtype_);
   }
+  const Workload& workload() const { return w_; }
 
   kvevict_score_job Job() {
     kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
@@ -97,34 +101,59 @@ class Layer {
   }
 
  private:
+  size_t RowBytes() const { return PackedBytes(dtype_, w_.head_dim); }
   size_t RowsBytes() const {
-    return size_t{w_.n_tokens} * w_.n_kv_heads * w_.head_dim * sizeof(uint16_t);
+    return size_t{w_.n_tokens} * w_.n_kv_heads * RowBytes();
   }
-  kvevict_plane Rows(const uint16_t* data) const {
-    kvevict_plane plane = KVEVICT_PLANE_INIT;
-    plane.data = reinterpret_cast<uintptr_t>(data);
-    plane.dtype = KVEVICT_DTYPE_BF16;
-    plane.head_dim = w_.head_dim;
-    plane.head_stride_bytes = int64_t{w_.head_dim} * sizeof(uint16_t);
-    plane.token_stride_bytes = w_.n_kv_heads * plane.head_stride_bytes;
-    return plane;
-  }
+  // [heads, n_rows, n] of numbers.
   kvevict_plane Numbers(uint32_t n_rows, uint32_t n) const {
-    kvevict_plane plane = KVEVICT_PLANE_INIT;
-    plane.data = reinterpret_cast<uintptr_t>(numbers_.data());
-    plane.dtype = KVEVICT_DTYPE_F32;
-    plane.head_dim = n;
-    plane.token_stride_bytes = int64_t{n} * sizeof(float);
+    kvevict_plane plane = RowsOf(numbers_.data(), 1, n);
     plane.head_stride_bytes = plane.token_stride_bytes * n_rows;
     return plane;
   }
 
   const Workload w_;
-  HugeBuffer<uint16_t> keys_, values_;
+  const DType dtype_;
+  HugeBuffer<uint8_t> keys_, values_;
+  HugeBuffer<uint16_t> scales_;
   HugeBuffer<float> numbers_, scores_;
   kvevict_view view_ = KVEVICT_VIEW_INIT;
-  kvevict_plane queries_, mean_, covariance_, centers_, of_tokens_;
+  kvevict_plane scale_, queries_, mean_, covariance_, centers_, of_tokens_;
   kvevict_signal_inputs inputs_ = KVEVICT_SIGNAL_INPUTS_INIT;
+};
+
+// A plan for a layer and policy, and what a call needs.
+class Scorer {
+ public:
+  Scorer(const Session& session, Layer& layer, const char* policy)
+      : context_(CreateContext(session.simd.name)),
+        policy_(CreatePolicy(
+            fmt::format("{}:budget={}", policy, layer.workload().budget))),
+        job_(layer.Job()) {
+    const Workload& w = layer.workload();
+    NarrowWindow(policy_.get(), w.window);
+    const std::vector<float> inv_freq(w.head_dim / 2, 0.01f);
+    plan_ = CreatePlan(
+        context_.get(), 1,
+        LayerOf(w.n_q_heads, w.n_kv_heads, w.head_dim, layer.dtype_of_c()),
+        w.n_tokens, policy_.get(), inv_freq);
+    workspace_.emplace(plan_.get(), KVEVICT_OPERATION_SCORE);
+  }
+
+  const kvevict_policy* policy() const { return policy_.get(); }
+  Timing Score() const {
+    return TimeCalls([&] {
+      Check(kvevict_score(plan_.get(), &job_, 1, workspace_->data(),
+                          workspace_->bytes, nullptr));
+    });
+  }
+
+ private:
+  const ContextHandle context_;
+  const PolicyHandle policy_;
+  const kvevict_score_job job_;
+  PlanHandle plan_;
+  std::optional<Workspace> workspace_;
 };
 
 // Keys are read at the speed of memory if nothing else is read, and no query head
@@ -141,51 +170,48 @@ std::optional<Goal> GoalOf(const Session& session,
   return Goal{0.5, 0.7};
 }
 
-void BenchPolicy(Session& session, const Workload& w, const char* policy_name,
+void BenchPolicy(Session& session, const Workload& w, const char* policy,
                  std::optional<Layer>& made_layer) {
-  const std::string name =
-      fmt::format("signal {} bf16 {}", policy_name, w.name);
+  const std::string name = fmt::format("signal {} bf16 {}", policy, w.name);
   if (!session.wants(name)) return;
   session.announce(name);
-  if (!made_layer) made_layer.emplace(w);
-  Layer& layer = *made_layer;
-  const PolicyHandle owner =
-      CreatePolicy(fmt::format("{}:budget={}", policy_name, w.budget));
-  const kvevict_policy* policy = owner.get();
-  NarrowWindow(owner.get(), w.window);
-  const ContextHandle context = CreateContext(session.simd.name);
-  const kvevict_layer_geometry of_layer = layer.Geometry();
-  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-  geometry.n_layers = 1;
-  geometry.max_tokens = w.n_tokens;
-  geometry.layers = &of_layer;
-  geometry.layers_len = 1;
-  const std::vector<float> inv_freq(w.head_dim / 2, 0.01f);
-  geometry.rope_inv_freq = inv_freq.data();
-  geometry.rope_inv_freq_len = inv_freq.size();
-  kvevict_plan* made = nullptr;
-  Check(kvevict_plan_create(context.get(), &geometry, policy, nullptr, &made));
-  const PlanHandle plan(made);
-  kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-  Check(kvevict_plan_workspace(plan.get(), KVEVICT_OPERATION_SCORE, 0, &size));
-  HugeBuffer<uint8_t> workspace(std::max<size_t>(size.best_bytes, 64));
-  const kvevict_score_job job = layer.Job();
-
+  if (!made_layer) made_layer.emplace(w, DType::kBF16);
+  const Scorer scorer(session, *made_layer, policy);
   Row& row = session.report.AddRow(name, 1, "token/s");
-  const double n_bytes = layer.BytesRead(policy_name, policy);
-  Comparison* const read = n_bytes == 0 ? nullptr
-                                        : &row.Against("reading what it reads",
-                                                       GoalOf(session, policy));
+  const double n_bytes = made_layer->BytesRead(policy, scorer.policy());
+  Comparison* const read = n_bytes == 0
+                               ? nullptr
+                               : &row.Against("reading what it reads",
+                                              GoalOf(session, scorer.policy()));
   Repeat(session, [&](bool measured) {
     const double limit = session.limits.ReadBytes(1);
     session.limits.EvictCaches();
-    const Timing timing = TimeCalls([&] {
-      Check(kvevict_score(plan.get(), &job, 1, workspace.data(),
-                          size.best_bytes, nullptr));
-    });
+    const Timing timing = scorer.Score();
     if (!measured) return;
     row.Add(timing, w.n_tokens);
     if (read != nullptr) read->ratio.Add(n_bytes / timing.cpu / limit);
+  });
+}
+
+void BenchDType(Session& session, const Workload& w, const char* policy,
+                DType dtype) {
+  const std::string name =
+      fmt::format("quantized {} {} {}", policy, InfoOf(dtype).name, w.name);
+  if (!session.wants(name)) return;
+  session.announce(name);
+  Layer plain(w, DType::kF32), quantized(w, dtype);
+  const Scorer of_f32(session, plain, policy),
+      of_codes(session, quantized, policy);
+  Row& row = session.report.AddRow(name, 1, "token/s");
+  Comparison& against = row.Against("f32 keys");
+  Repeat(session, [&](bool measured) {
+    session.limits.EvictCaches();
+    const Timing of_plain = of_f32.Score();
+    session.limits.EvictCaches();
+    const Timing timing = of_codes.Score();
+    if (!measured) return;
+    row.Add(timing, w.n_tokens);
+    against.ratio.Add(of_plain.cpu / timing.cpu);
   });
 }
 
@@ -200,6 +226,16 @@ void BenchSignals(Session& session) {
     const std::string_view policy = info.name;
     const bool ranks = policy != "none" && policy != "streaming-llm";
     if (ranks) BenchPolicy(session, w, info.name, layer);
+  }
+}
+
+void BenchQuantized(Session& session) {
+  const Workload& w = session.smoke ? kC : kA;
+  for (const char* policy : {"knorm", "snapkv"}) {
+    for (DType dtype :
+         {DType::kU8, DType::kU4, DType::kQ8_0, DType::kQ4_0, DType::kE4M3}) {
+      BenchDType(session, w, policy, dtype);
+    }
   }
 }
 

@@ -32,21 +32,16 @@ class Layer {
                          n_tokens,
                          fmt::format("streaming-llm:budget={},select_block=16",
                                      n_tokens / 2))),
+        sequence_(CreateSequence(plan_.get())),
+        workspace_(plan_.get(), KVEVICT_OPERATION_EVICT),
         rows_(2 * n_tokens * kRow),
         table_(n_tokens / kBlockSize) {
-    kvevict_sequence* sequence = nullptr;
-    Check(kvevict_sequence_create(plan_.get(), &sequence));
-    sequence_.reset(sequence);
-    kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-    Check(
-        kvevict_plan_workspace(plan_.get(), KVEVICT_OPERATION_EVICT, 0, &size));
-    workspace_ = HugeBuffer<float>(size.best_bytes / sizeof(float) + 16);
     std::iota(rows_.data(), rows_.data() + rows_.size(), 0.0f);
     std::iota(table_.begin(), table_.end(), 0);
     std::shuffle(table_.begin(), table_.end(), std::mt19937_64(1));
     view_.n_kv_heads = kHeads;
-    view_.k = PlaneOf(rows_.data());
-    view_.v = PlaneOf(rows_.data() + rows_.size() / 2);
+    view_.k = BlocksOf(rows_.data());
+    view_.v = BlocksOf(rows_.data() + rows_.size() / 2);
     view_.block_size = kBlockSize;
     view_.block_table = table_.data();
     view_.block_table_len = table_.size();
@@ -59,13 +54,12 @@ class Layer {
     kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
     options.by_table = by_table;
     Check(kvevict_sequence_evict(sequence_.get(), &view_, 1, &options,
-                                 workspace_.data(),
-                                 workspace_.size() * sizeof(float), nullptr));
+                                 workspace_.data(), workspace_.bytes, nullptr));
   }
   const HugeBuffer<float>& rows() const { return rows_; }
 
  private:
-  static kvevict_plane PlaneOf(const float* data) {
+  static kvevict_plane BlocksOf(const float* data) {
     kvevict_plane plane = RowsOf(data, kHeads, kHeadDim);
     plane.block_stride_bytes = kBlockSize * plane.token_stride_bytes;
     return plane;
@@ -75,9 +69,9 @@ class Layer {
   const ContextHandle context_;
   PlanHandle plan_;
   SequenceHandle sequence_;
+  const Workspace workspace_;
   HugeBuffer<float> rows_;
   std::vector<int32_t> table_;  // written by evictions
-  HugeBuffer<float> workspace_{16};
   kvevict_view view_ = KVEVICT_VIEW_INIT;
 };
 

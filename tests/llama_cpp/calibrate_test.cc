@@ -17,28 +17,13 @@
 #include "tests/llama_cpp/session.h"
 #include "tests/paths.h"
 
+namespace kvevict::tests {
 namespace {
 
 using kvevict::llama::CalibrationHandle;
 using kvevict::llama::ContextHandle;
 using kvevict::llama::PlanHandle;
 using kvevict::llama::PolicyHandle;
-using kvevict::tests::CaptureQueries;
-using kvevict::tests::Centers;
-using kvevict::tests::ExpectedMoments;
-using kvevict::tests::Has;
-using kvevict::tests::LoadModel;
-using kvevict::tests::MakeQueryShape;
-using kvevict::tests::MaxDifference;
-using kvevict::tests::ModelHandle;
-using kvevict::tests::Moments;
-using kvevict::tests::OutputOf;
-using kvevict::tests::ProgramRun;
-using kvevict::tests::Queries;
-using kvevict::tests::QueryShape;
-using kvevict::tests::RunProgram;
-using kvevict::tests::Session;
-using kvevict::tests::SessionOptions;
 
 const std::string kModels = std::string(test_shared_dir) + "/models/";
 const std::string kTexts = std::string(test_shared_dir) + "/texts/";
@@ -272,3 +257,4 @@ Test(llama_calibrate, says_what_is_wrong) {
 }
 
 }  // namespace
+}  // namespace kvevict::tests

@@ -8,32 +8,17 @@
 #include <vector>
 
 #include "integrations/llama.cpp/layers.h"
+#include "tests/llama_cpp/expect.h"
 #include "tests/llama_cpp/query_statistics.h"
 #include "tests/llama_cpp/session.h"
 
+namespace kvevict::tests {
 namespace {
 
 using kvevict::llama::ContextHandle;
 using kvevict::llama::PlanHandle;
 using kvevict::llama::PolicyHandle;
 using kvevict::llama::SequenceHandle;
-using kvevict::tests::CaptureQueries;
-using kvevict::tests::CaptureTensors;
-using kvevict::tests::Centers;
-using kvevict::tests::ExpectedMoments;
-using kvevict::tests::LoadRandomModel;
-using kvevict::tests::MakeQueryShape;
-using kvevict::tests::ModelHandle;
-using kvevict::tests::Moments;
-using kvevict::tests::Packed;
-using kvevict::tests::Queries;
-using kvevict::tests::QueryShape;
-using kvevict::tests::RandomModel;
-using kvevict::tests::RandomTokens;
-using kvevict::tests::Session;
-using kvevict::tests::SessionOptions;
-using kvevict::tests::SevenLayers;
-using kvevict::tests::Tensors;
 
 constexpr uint32_t kTokens = 150, kOfCalibration = 110, kBudget = 60;
 
@@ -311,7 +296,7 @@ Test(llama_calibration, does_not_depend_on_batches) {
   for (const float m : means[0]) most = std::max(most, double{std::abs(m)});
   for (const auto& mean : means) {
     // Sums of rows in another order, of products that llama.cpp rounds otherwise.
-    cr_expect(kvevict::tests::MaxDifference(mean, means[0]) < 1e-5 * most);
+    cr_expect(MaxDifference(mean, means[0]) < 1e-5 * most);
   }
 }
 
@@ -326,8 +311,7 @@ Test(llama_calibration, copies_have_the_moments_of_their_source) {
   const char* policy = "expected-attention:budget=60";
   Session copied(model.get(), policy, options);
   copied.Decode(tokens, 0);
-  cr_assert(kvevict_llama_copy(copied.kv(), 0, 1) == KVEVICT_OK, "%s",
-            kvevict_llama_last_error_message());
+  Check(kvevict_llama_copy(copied.kv(), 0, 1));
   copied.Decode(more, 1);
   copied.Evict(1);
   Session whole(model.get(), policy, options);
@@ -346,11 +330,6 @@ Test(llama_calibration, copies_have_the_moments_of_their_source) {
 }
 
 // ---- Refusals ------------------------------------------------------------------------
-
-void ExpectPart(const std::string& text, const char* part) {
-  cr_expect(text.find(part) != std::string::npos, "no \"%s\" in \"%s\"", part,
-            text.c_str());
-}
 
 Test(llama_calibration, wrong_bytes_are_refused_and_change_nothing) {
   const ModelHandle model = LoadRandomModel(SevenLayers("llama"));
@@ -457,24 +436,16 @@ Test(llama_calibration, serves_targets_and_sessions) {
   target.Decode(RandomTokens(20, target.n_vocab(), 3));
   cr_expect(target.Evict().cells_after == kBudget);
 
-  size_t n = 0;
-  cr_assert(kvevict_llama_save_data(source.kv(), 0, nullptr, 0, nullptr, 0,
-                                    &n) == KVEVICT_OK);
-  std::vector<char> saved(n);
-  cr_assert(kvevict_llama_save_data(source.kv(), 0, nullptr, 0, saved.data(), n,
-                                    &n) == KVEVICT_OK);
+  const auto saved = source.Save();
   Session loaded(model.get(), policy, options);
-  cr_expect(kvevict_llama_load_data(loaded.kv(), 0, saved.data(), n, nullptr, 0,
-                                    nullptr) == KVEVICT_ERROR_INVALID_ARGUMENT);
-  ExpectPart(kvevict_llama_last_error_message(),
-             "its RoPE is not known before a llama_decode()");
+  ExpectInvalid(loaded.Load(saved),
+                "its RoPE is not known before a llama_decode()");
   loaded.Decode(RandomTokens(1, loaded.n_vocab()));
-  cr_expect(kvevict_llama_load_data(loaded.kv(), 0, saved.data(), n, nullptr, 0,
-                                    nullptr) == KVEVICT_OK,
-            "%s", kvevict_llama_last_error_message());
+  Check(loaded.Load(saved));
   loaded.Decode(RandomTokens(20, loaded.n_vocab(), 3));
   cr_expect(loaded.Evict().cells_after == kBudget);
   cr_expect(loaded.Positions(2, 1) == target.Positions(2, 1));
 }
 
 }  // namespace
+}  // namespace kvevict::tests

@@ -4,17 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "tests/llama_cpp/expect.h"
 #include "tests/llama_cpp/session.h"
 
+namespace kvevict::tests {
 namespace {
-
-using kvevict::tests::LoadRandomModel;
-using kvevict::tests::MaxDifference;
-using kvevict::tests::ModelHandle;
-using kvevict::tests::RandomTokens;
-using kvevict::tests::RemoveOthers;
-using kvevict::tests::Session;
-using kvevict::tests::SessionOptions;
 
 constexpr char kPolicy[] = "snapkv:budget=48,window=16,scope=model";
 
@@ -27,13 +21,7 @@ SessionOptions Three(bool unified) {
 
 void ExpectRefused(Session& session, llama_seq_id seq, const char* part,
                    kvevict_llama_way way = KVEVICT_LLAMA_WAY_AUTO) {
-  try {
-    session.Evict(seq, way);
-    cr_expect_fail("not refused: %s", part);
-  } catch (const std::runtime_error& error) {
-    cr_expect(std::string(error.what()).find(part) != std::string::npos,
-              "no \"%s\" in \"%s\"", part, error.what());
-  }
+  ExpectPart(session.EvictRefused(way, seq), part);
 }
 
 // Three sequences share a prompt, as in a server: each is evicted while the others
@@ -52,8 +40,7 @@ Test(llama_copies, a_shared_prefix_stays_whole_for_others) {
         removed.Decode(prompt);
         for (llama_seq_id to : {1, 2}) {
           if (by_adapter) {
-            cr_assert(kvevict_llama_copy(evicted.kv(), 0, to) == KVEVICT_OK,
-                      "%s", kvevict_llama_last_error_message());
+            Check(kvevict_llama_copy(evicted.kv(), 0, to));
             if (!unified) evicted.Decode(RandomTokens(1, 256, 90 + to), to);
           } else {
             llama_memory_seq_cp(evicted.memory(), 0, to, -1, -1);
@@ -103,8 +90,7 @@ Test(llama_copies, evicted_ones_are_copied_too) {
     Session session(model.get(), "snapkv:budget=48,window=16", Three(unified));
     session.Decode(prompt);
     session.Evict();
-    cr_assert(kvevict_llama_copy(session.kv(), 0, 2) == KVEVICT_OK, "%s",
-              kvevict_llama_last_error_message());
+    Check(kvevict_llama_copy(session.kv(), 0, 2));
     cr_expect(session.Positions(0, 1, 2) == session.Positions(0, 1, 0));
     const auto expected = session.Decode(next);
     cr_expect(MaxDifference(session.Decode(next, 2), expected) < 5e-4);
@@ -129,7 +115,7 @@ Test(llama_copies, rows_that_are_yet_to_be_copied_stay) {
       }();
       session.Decode(prompt);
       if (by_adapter) {
-        cr_assert(kvevict_llama_copy(session.kv(), 0, 1) == KVEVICT_OK);
+        Check(kvevict_llama_copy(session.kv(), 0, 1));
       } else {
         llama_memory_seq_cp(session.memory(), 0, 1, -1, -1);
       }
@@ -160,8 +146,7 @@ Test(llama_copies, several_copies_await_their_rows) {
   Session session(model.get(), kPolicy, Three(false));
   session.Decode(prompt);
   for (const llama_seq_id to : {1, 2}) {
-    cr_assert(kvevict_llama_copy(session.kv(), 0, to) == KVEVICT_OK, "%s",
-              kvevict_llama_last_error_message());
+    Check(kvevict_llama_copy(session.kv(), 0, to));
   }
   ExpectRefused(session, 0, "to copy rows of seq 0 to it");
   for (const llama_seq_id seq : {0, 1, 2}) {
@@ -178,14 +163,14 @@ Test(llama_copies, an_eviction_that_has_no_room_is_refused) {
   options.n_ctx = 256;
   Session session(model.get(), kPolicy, options);
   session.Decode(RandomTokens(220, 256));
-  cr_assert(kvevict_llama_copy(session.kv(), 0, 1) == KVEVICT_OK);
+  Check(kvevict_llama_copy(session.kv(), 0, 1));
   ExpectRefused(session, 1, "need n_ctx 268 > 256");
   cr_expect(session.Positions(0, 0, 1).size() == 220);
   const auto next = RandomTokens(8, 256, 2);
   cr_expect(MaxDifference(session.Decode(next, 1), session.Decode(next)) <
             5e-4);
   // It has room when it is alone.
-  cr_assert(kvevict_llama_trim_to(session.kv(), 0, 0) == KVEVICT_OK);
+  Check(kvevict_llama_trim_to(session.kv(), 0, 0));
   cr_expect(session.Evict(1).cells_after == 48);
 }
 
@@ -203,16 +188,8 @@ Test(llama_copies, a_removed_copy_takes_no_state_before_its_rows_came) {
     evicted.Evict();
     return evicted.Decode(next);
   }();
-  size_t n_bytes = 0;
-  cr_assert(kvevict_llama_save_data(other.kv(), 0, nullptr, 0, nullptr, 0,
-                                    &n_bytes) == KVEVICT_OK);
-  std::vector<uint8_t> saved(n_bytes);
-  cr_assert(kvevict_llama_save_data(other.kv(), 0, nullptr, 0, saved.data(),
-                                    n_bytes, &n_bytes) == KVEVICT_OK);
-  const auto load = [&] {
-    return kvevict_llama_load_data(session.kv(), 1, saved.data(), n_bytes,
-                                   nullptr, 0, nullptr);
-  };
+  const auto saved = other.Save();
+  const auto load = [&] { return session.Load(saved, 1); };
   kvevict_llama_evict_options options = KVEVICT_LLAMA_EVICT_OPTIONS_INIT;
   options.target = session.kv();
   options.target_seq = 1;
@@ -220,17 +197,16 @@ Test(llama_copies, a_removed_copy_takes_no_state_before_its_rows_came) {
     return kvevict_llama_evict(other.kv(), 0, &options, nullptr);
   };
   for (const bool trims : {false, true}) {
-    cr_assert(kvevict_llama_copy(session.kv(), 0, 1) == KVEVICT_OK);
+    Check(kvevict_llama_copy(session.kv(), 0, 1));
     if (trims) {
-      cr_assert(kvevict_llama_trim_to(session.kv(), 1, 0) == KVEVICT_OK);
+      Check(kvevict_llama_trim_to(session.kv(), 1, 0));
     } else {
       llama_memory_seq_rm(session.memory(), 1, -1, -1);
     }
     for (const auto status : {load(), receive()}) {
       cr_expect(status == KVEVICT_ERROR_INVALID_ARGUMENT);
-      cr_expect(std::string(kvevict_llama_last_error_message())
-                    .find("decode a token, of any sequence, first") !=
-                std::string::npos);
+      ExpectPart(kvevict_llama_last_error_message(),
+                 "decode a token, of any sequence, first");
     }
     session.Decode(RandomTokens(1, 256, 4), 2);
     cr_assert(receive() == KVEVICT_OK, "%s",
@@ -247,10 +223,10 @@ Test(llama_copies, an_empty_sequence_is_no_source) {
     session.Decode(RandomTokens(100, 256));
     cr_expect(kvevict_llama_copy(session.kv(), 1, 0) ==
               KVEVICT_ERROR_INVALID_ARGUMENT);
-    cr_expect(std::string(kvevict_llama_last_error_message())
-                  .find("seq 1 has 0 tokens < 1") != std::string::npos);
+    ExpectPart(kvevict_llama_last_error_message(), "seq 1 has 0 tokens < 1");
     cr_expect(session.Positions().size() == 100);
   }
 }
 
 }  // namespace
+}  // namespace kvevict::tests

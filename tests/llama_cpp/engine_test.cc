@@ -19,12 +19,9 @@
 #include "tools/llama/log_softmax.h"
 #include "tools/llama/model.h"
 
+namespace kvevict::tests {
 namespace {
 
-using kvevict::tests::LoadModel;
-using kvevict::tests::ModelHandle;
-using kvevict::tests::Session;
-using kvevict::tests::SessionOptions;
 using kvevict::tools::ArgMax;
 using kvevict::tools::Evictor;
 using kvevict::tools::KlDivergence;
@@ -177,3 +174,4 @@ Test(llama_engine, keeps_and_predicts_as_the_own_engine_does) {
 }
 
 }  // namespace
+}  // namespace kvevict::tests

@@ -11,16 +11,8 @@
 
 #include "tests/llama_cpp/session.h"
 
+namespace kvevict::tests {
 namespace {
-
-using kvevict::tests::LoadRandomModel;
-using kvevict::tests::MaxDifference;
-using kvevict::tests::ModelHandle;
-using kvevict::tests::RandomModel;
-using kvevict::tests::RandomTokens;
-using kvevict::tests::RemoveOthers;
-using kvevict::tests::Session;
-using kvevict::tests::SessionOptions;
 
 struct Case {
   const char* name;
@@ -266,7 +258,7 @@ Test(llama_evict, a_budget_beyond_the_prompt_changes_nothing) {
 
 Test(llama_evict, reports_the_mass_that_stays) {
   const RandomModel shape;
-  const auto model = kvevict::tests::LoadRandomModel(shape);
+  const auto model = LoadRandomModel(shape);
   const auto tokens = RandomTokens(120, shape.n_vocab);
   float by_way[2];
   for (const auto way : {KVEVICT_LLAMA_WAY_IN_PLACE, KVEVICT_LLAMA_WAY_STATE}) {
@@ -294,3 +286,4 @@ Test(llama_evict, reports_the_mass_that_stays) {
 }
 
 }  // namespace
+}  // namespace kvevict::tests

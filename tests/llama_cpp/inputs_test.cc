@@ -7,27 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "tests/llama_cpp/expect.h"
 #include "tests/llama_cpp/query_statistics.h"
 #include "tests/llama_cpp/session.h"
 
+namespace kvevict::tests {
 namespace {
-
-using kvevict::tests::CaptureQueries;
-using kvevict::tests::CaptureTensors;
-using kvevict::tests::ExpectedMoments;
-using kvevict::tests::LoadRandomModel;
-using kvevict::tests::MakeQueryShape;
-using kvevict::tests::ModelHandle;
-using kvevict::tests::Moments;
-using kvevict::tests::Packed;
-using kvevict::tests::Queries;
-using kvevict::tests::QueryShape;
-using kvevict::tests::RandomModel;
-using kvevict::tests::RandomTokens;
-using kvevict::tests::Session;
-using kvevict::tests::SessionOptions;
-using kvevict::tests::SevenLayers;
-using kvevict::tests::Tensors;
 
 constexpr uint32_t kTokens = 150;
 
@@ -154,8 +139,7 @@ Test(llama_inputs, critical_kv_needs_nothing_from_the_caller) {
   Session session(mla.get(), "criticalkv-kvpress:budget=60,window=10", options);
   session.Decode(tokens);
   const std::string why = session.EvictRefused();
-  cr_expect(why.find("no output projection") != std::string::npos, "%s",
-            why.c_str());
+  ExpectPart(why, "no output projection");
   cr_expect(session.Positions().size() == kTokens);
 }
 
@@ -228,8 +212,7 @@ Test(llama_inputs, expected_attention_knows_what_it_has_not_seen) {
   Session latent(mla.get(), "expected-attention:budget=60", options);
   latent.Decode(tokens);
   const std::string why = latent.EvictRefused();
-  cr_expect(why.find("no RoPE directly before") != std::string::npos, "%s",
-            why.c_str());
+  ExpectPart(why, "no RoPE directly before");
   cr_expect(latent.Positions().size() == kTokens);
   // A new context has seen no queries of a sequence that it receives.
   const ModelHandle model = LoadRandomModel(SevenLayers("llama"));
@@ -238,10 +221,10 @@ Test(llama_inputs, expected_attention_knows_what_it_has_not_seen) {
   source.Decode(tokens);
   source.Evict(0, KVEVICT_LLAMA_WAY_AUTO, &target);
   const std::string unseen = target.EvictRefused();
-  cr_expect(unseen.find("of which none is known") != std::string::npos, "%s",
-            unseen.c_str());
+  ExpectPart(unseen, "of which none is known");
   target.Decode(RandomTokens(20, 256, 3));
   cr_expect(target.Evict().cells_after == 60);
 }
 
 }  // namespace
+}  // namespace kvevict::tests

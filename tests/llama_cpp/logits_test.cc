@@ -1,6 +1,5 @@
 // The engine of `eval --own-engine` has llama.cpp's logits: with live llama.cpp for
-// random models of every kind of weight and for each model of ../shared/models, and
-// with its recorded outputs.
+// random models of every kind of weight and for each model of ../shared/models.
 #include <criterion/criterion.h>
 #include <ggml.h>
 #include <unistd.h>
@@ -17,36 +16,22 @@
 #include <vector>
 
 #include "ggml_weights.h"
+#include "tests/llama_cpp/expect.h"
 #include "tests/llama_cpp/session.h"
 #include "tests/paths.h"
 #include "tools/engine/thread_pool.h"
 #include "tools/llama/log_softmax.h"
 #include "tools/llama/model.h"
 
+namespace kvevict::tests {
 namespace {
 
-using kvevict::tests::LoadModel;
-using kvevict::tests::MaxDifference;
-using kvevict::tests::ModelHandle;
-using kvevict::tests::RandomModel;
-using kvevict::tests::RandomTokens;
-using kvevict::tests::Session;
-using kvevict::tools::ArgMax;
 using kvevict::tools::KlDivergence;
 using kvevict::tools::KvCache;
 using kvevict::tools::LlamaModel;
 using kvevict::tools::LlamaWeights;
-using kvevict::tools::LogSoftmax;
 using kvevict::tools::LogSumExp;
 using kvevict::tools::ThreadPool;
-
-// A data file outside of the repository. Without it the test is skipped with the
-// reason.
-#define KV_SHARED_FILE(variable, name)                \
-  const std::string variable = Shared(name);          \
-  if (!std::filesystem::exists(variable)) {           \
-    cr_skip_test("skipped: no %s", variable.c_str()); \
-  }
 
 std::string Shared(const std::string& name) {
   return std::string(test_shared_dir) + "/models/" + name;
@@ -116,7 +101,7 @@ constexpr double kMostKlOfQuantized = 0.011;
 
 struct RandomFile {
   explicit RandomFile(const RandomModel& shape)
-      : path(kvevict::tests::WriteRandomModel(shape)) {}
+      : path(WriteRandomModel(shape)) {}
   ~RandomFile() { unlink(path.c_str()); }
   std::string path;
 };
@@ -178,11 +163,9 @@ Test(llama_logits, other_models_are_refused) {
   other.arch = "qwen3";
   stretched.long_rope = 64;
   std::string why = refusal(other);
-  cr_expect(why.find("its architecture is 'qwen3'") != std::string::npos, "%s",
-            why.c_str());
+  ExpectPart(why, "its architecture is 'qwen3'");
   why = refusal(stretched);
-  cr_expect(why.find("no RoPE scaling 'longrope'") != std::string::npos, "%s",
-            why.c_str());
+  ExpectPart(why, "no RoPE scaling 'longrope'");
 }
 
 // Some 200 tokens of English.
@@ -227,158 +210,14 @@ Test(llama_logits, shared_models_have_those_of_llama_cpp) {
   if (n_compared == 0) cr_skip_test("skipped: none of the models is here");
 }
 
-Test(llama_logits, logits_match_llama_cpp) {
-  KV_SHARED_FILE(path, "reference/stories260k_logits_chunk0.f32");
-  const std::string bytes = ReadFile(path);
-  std::vector<float> expected(bytes.size() / sizeof(float));
-  std::memcpy(expected.data(), bytes.data(), bytes.size());
-  const auto chunks = nlohmann::json::parse(
-      ReadFile(Shared("reference/stories260k_chunks.json")));
-  const std::vector<int32_t> ids = chunks["chunks"][0]["ids"];
-  cr_assert(expected.size() == ids.size() * 512);
-
-  ThreadPool pool(2);
-  LlamaModel model(Weights(Shared("stories260K.gguf")), pool);
-  const std::vector<float> logits =
-      AllLogits(model, ids, KVEVICT_DTYPE_F32, LlamaModel::kMaxChunk);
-  // Two other f32 implementations were 8.4e-5 apart.
-  const double worst = MaxDifference(logits, expected);
-  printf("stories260K: logits within %.1e of llama.cpp's\n", worst);
-  cr_expect(worst < 2e-4, "off by %g", worst);
-}
-
-// -log p of every id after the first.
-std::vector<double> Nll(LlamaModel& model, const std::vector<int32_t>& ids,
-                        kvevict_dtype dtype) {
-  const std::vector<float> logits =
-      AllLogits(model, ids, dtype, LlamaModel::kMaxChunk);
-  const size_t n_vocab = model.config().vocab_size;
-  std::vector<double> nll;
-  for (size_t i = 0; i + 1 < ids.size(); ++i) {
-    nll.push_back(-LogSoftmax(std::span(logits).subspan(i * n_vocab, n_vocab),
-                              ids[i + 1]));
-  }
-  return nll;
-}
-
-// The differences between two runs' NLLs.
-struct Deviation {
-  double worst = 0;
-  double rms = 0;
-  double mean = 0;
-};
-
-Deviation Deviate(const std::vector<double>& a, const std::vector<double>& b) {
-  Deviation d;
-  for (size_t i = 0; i < a.size(); ++i) {
-    d.worst = std::max(d.worst, std::abs(a[i] - b[i]));
-    d.rms += (a[i] - b[i]) * (a[i] - b[i]);
-    d.mean += a[i] - b[i];
-  }
-  d.rms = std::sqrt(d.rms / static_cast<double>(a.size()));
-  d.mean /= static_cast<double>(a.size());
-  return d;
-}
-
-// llama.cpp also rounds the queries to the cache's 16-bit type, which this engine
-// does not. So their noise cannot be compared token by token. But it must have one
-// size, measured against the f32 figures, and the mean, where noise cancels, must
-// not move.
-void CheckNll(const std::string& name, const std::string& reference,
-              double f32_tolerance) {
-  ThreadPool pool(2);
-  LlamaModel model(Weights(Shared(name + ".gguf")), pool);
-  const auto json =
-      nlohmann::json::parse(ReadFile(Shared("reference/" + reference)));
-  for (const auto& chunk : json["chunks"]) {
-    const std::vector<int32_t> ids = chunk["ids"];
-    const std::vector<double> exact = chunk["kv_f32"]["nll"];
-    const Deviation f32 = Deviate(Nll(model, ids, KVEVICT_DTYPE_F32), exact);
-    printf("%s kv_f32: NLL within %.1e of llama.cpp's\n", name.c_str(),
-           f32.worst);
-    cr_expect(f32.worst < f32_tolerance, "%s: %g", name.c_str(), f32.worst);
-
-    const std::pair<const char*, kvevict_dtype> kinds[] = {
-        {"kv_f16", KVEVICT_DTYPE_F16}, {"kv_bf16", KVEVICT_DTYPE_BF16}};
-    for (const auto& [key, dtype] : kinds) {
-      const Deviation theirs = Deviate(chunk[key]["nll"], exact);
-      const Deviation ours = Deviate(Nll(model, ids, dtype), exact);
-      printf("%s %s: rms %.1e from f32 (llama.cpp: %.1e), mean %+.1e (%+.1e)\n",
-             name.c_str(), key, ours.rms, theirs.rms, ours.mean, theirs.mean);
-      cr_expect(ours.rms < 1.5 * theirs.rms && ours.rms > 0.5 * theirs.rms,
-                "%s %s: %g, llama.cpp's %g", name.c_str(), key, ours.rms,
-                theirs.rms);
-      // Four standard errors of a mean without bias.
-      const auto n = static_cast<double>(exact.size());
-      cr_expect(std::abs(ours.mean) < 4 * ours.rms / std::sqrt(n), "%s %s: %g",
-                name.c_str(), key, ours.mean);
-    }
-  }
-}
-
-Test(llama_logits, stories_nll_matches_llama_cpp) {
-  KV_SHARED_FILE(path, "reference/stories260k_chunks.json");
-  CheckNll("stories260K", "stories260k_chunks.json", 1e-4);
-}
-
-// Its logits are less certain; another f32 implementation agreed to 4e-4.
-Test(llama_logits, english_nll_matches_llama_cpp) {
-  KV_SHARED_FILE(path, "reference/english800k_chunks.json");
-  CheckNll("english800k", "english800k_chunks.json", 6e-4);
-}
-
-// Top-20 logits after each prompt, then greedy decoding one token at a time.
-void CheckGreedy(const std::string& name, const std::string& reference,
-                 double tolerance) {
-  ThreadPool pool(2);
-  LlamaModel model(Weights(Shared(name + ".gguf")), pool);
-  std::vector<float> logits(model.config().vocab_size);
-  const auto json =
-      nlohmann::json::parse(ReadFile(Shared("reference/" + reference)));
-  for (const auto& prompt : json["prompts"]) {
-    const std::vector<int32_t> ids = prompt["prompt_ids"];
-    const std::vector<int32_t> greedy = prompt["greedy_ids"];
-    KvCache cache(model.CacheShape(
-        KVEVICT_DTYPE_F32, static_cast<uint32_t>(ids.size() + greedy.size())));
-    uint32_t position = 0;
-    for (size_t at = 0; at < ids.size(); at += LlamaModel::kMaxChunk) {
-      const size_t n = std::min<size_t>(LlamaModel::kMaxChunk, ids.size() - at);
-      model.Forward(std::span(ids).subspan(at, n), position, cache, logits);
-      position += static_cast<uint32_t>(n);
-    }
-    for (const auto& entry : prompt["top20"]) {
-      const double expected = entry[1];
-      const double actual = logits[entry[0].get<size_t>()];
-      cr_expect(std::abs(actual - expected) < tolerance, "%s: id %d %g %g",
-                name.c_str(), entry[0].get<int>(), actual, expected);
-    }
-    cr_expect(std::abs(LogSumExp(logits) -
-                       prompt["logits_logsumexp"].get<double>()) < tolerance);
-    // If the winner's lead is within the tolerance, the ids prove nothing.
-    if (prompt["greedy_min_top2_gap"].get<double>() < 2 * tolerance) continue;
-    for (size_t i = 0; i < greedy.size(); ++i) {
-      cr_assert(ArgMax(logits) == greedy[i], "%s: '%s' at %zu", name.c_str(),
-                prompt["prompt"].get<std::string>().c_str(), i);
-      model.Forward({&greedy[i], 1}, position++, cache, logits);
-    }
-  }
-}
-
-Test(llama_logits, stories_continue_as_in_llama_cpp) {
-  KV_SHARED_FILE(path, "reference/stories260k_greedy.json");
-  CheckGreedy("stories260K", "stories260k_greedy.json", 2e-4);
-}
-
-Test(llama_logits, english_continues_as_in_llama_cpp) {
-  KV_SHARED_FILE(path, "reference/english800k_greedy.json");
-  CheckGreedy("english800k", "english800k_greedy.json", 5e-4);
-}
-
 // An instruction model with weights of 4 and 8 bits, whose texts are cut into tokens
 // elsewhere: the logits after its prompts are those of its weights in f32, which
 // another f32 implementation meets within 2.3e-4.
 Test(llama_logits, quantized_weights_give_the_logits_of_dequantized_ones) {
-  KV_SHARED_FILE(path, "reference/smollm2_greedy.json");
+  const std::string path = Shared("reference/smollm2_greedy.json");
+  if (!std::filesystem::exists(path)) {
+    cr_skip_test("skipped: no %s", path.c_str());
+  }
   ThreadPool pool(2);
   LlamaModel model(Weights(Shared("SmolLM2-135M-Instruct.Q4_1.gguf")), pool);
   std::vector<float> logits(model.config().vocab_size);
@@ -402,3 +241,4 @@ Test(llama_logits, quantized_weights_give_the_logits_of_dequantized_ones) {
 }
 
 }  // namespace
+}  // namespace kvevict::tests

@@ -9,18 +9,14 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "tests/llama_cpp/expect.h"
 #include "tests/llama_cpp/program.h"
 #include "tests/llama_cpp/random_model.h"
 #include "tests/paths.h"
 
+namespace kvevict::tests {
 namespace {
 
-using kvevict::tests::Has;
-using kvevict::tests::OutputOf;
-using kvevict::tests::ProgramRun;
-using kvevict::tests::RandomModel;
-using kvevict::tests::RunProgram;
-using kvevict::tests::WriteRandomModel;
 using nlohmann::json;
 
 const std::string kModel =
@@ -169,8 +165,7 @@ Test(llama_program, prints_a_table) {
   cr_assert(run.status == 0, "%s", run.out.c_str());
   for (const char* part :
        {"full ", "evicted ", "KV MiB", "agree with the full", "prefilled in"}) {
-    cr_expect(run.out.find(part) != std::string::npos, "no %s in\n%s", part,
-              run.out.c_str());
+    ExpectPart(run.out, part);
   }
 }
 
@@ -194,8 +189,7 @@ Test(llama_program, says_what_is_wrong) {
   cr_expect(RunProgram("").status == 2);
   const ProgramRun missing = RunProgram("-m /nowhere.gguf -f /nowhere.txt");
   cr_expect(missing.status == 1);
-  cr_expect(missing.out.find("/nowhere.gguf: llama.cpp cannot load it") !=
-            std::string::npos);
+  ExpectPart(missing.out, "/nowhere.gguf: llama.cpp cannot load it");
   NeedModels();
   const ProgramRun unfit = RunProgram(Text("-p snapkv:budget=20"));
   cr_expect(unfit.status == 1);
@@ -210,10 +204,10 @@ Test(llama_program, says_what_is_wrong) {
   const ProgramRun text =
       RunProgram(std::string("-m ") + kModel + " -f /nowhere.txt");
   cr_expect(text.status == 1);
-  cr_expect(text.out.find("/nowhere.txt: cannot be read") != std::string::npos);
+  ExpectPart(text.out, "/nowhere.txt: cannot be read");
   const ProgramRun folder =
       RunProgram(std::string("-m ") + kModel + " -f /tmp");
-  cr_expect(folder.out.find("/tmp: cannot be read") != std::string::npos);
+  ExpectPart(folder.out, "/tmp: cannot be read");
   const ProgramRun key = RunProgram(Text("-p snapkv:bugdet=5"));
   cr_expect(key.status == 1);
   cr_expect(key.out.find("no key \"bugdet\"") != std::string::npos);
@@ -240,8 +234,8 @@ Test(llama_program, says_what_is_wrong) {
                  Has(gpu.out, "--gpu-layers 1: llama.cpp has no GPU backend")),
             "%s", gpu.out.c_str());
   const ProgramRun backends = RunProgram(Text("--backends /nowhere"));
-  cr_expect(backends.out.find("no backend of ggml is found in /nowhere") !=
-            std::string::npos);
+  ExpectPart(backends.out, "no backend of ggml is found in /nowhere");
 }
 
 }  // namespace
+}  // namespace kvevict::tests

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "tests/llama_cpp/expect.h"
 #include "tests/llama_cpp/session.h"
 
 namespace {
@@ -30,14 +31,8 @@ extern "C" [[gnu::visibility("default")]] size_t ggml_tensor_overhead() {
   return real() + more_overhead;
 }
 
+namespace kvevict::tests {
 namespace {
-
-using kvevict::tests::LoadRandomModel;
-using kvevict::tests::ModelHandle;
-using kvevict::tests::RandomModel;
-using kvevict::tests::RandomTokens;
-using kvevict::tests::Session;
-using kvevict::tests::SessionOptions;
 
 ModelHandle Random(const char* arch, uint32_t head_dim = 32) {
   RandomModel shape;
@@ -45,11 +40,6 @@ ModelHandle Random(const char* arch, uint32_t head_dim = 32) {
   shape.head_dim = head_dim;
   if (shape.arch == "bloom") shape.n_embd = shape.n_heads * shape.head_dim;
   return LoadRandomModel(shape);
-}
-
-void ExpectPart(const std::string& text, const char* part) {
-  cr_expect(text.find(part) != std::string::npos, "no \"%s\" in \"%s\"", part,
-            text.c_str());
 }
 
 Test(llama_refusals, policies_of_unequal_lists) {
@@ -88,18 +78,16 @@ Test(llama_refusals, a_context_that_is_not_there_yet) {
   kvevict_llama* kv = nullptr;
   cr_assert(kvevict_llama_create("snapkv:budget=64", nullptr, &kv) ==
             KVEVICT_OK);
-  cr_expect(kvevict_llama_evict(kv, 0, nullptr, nullptr) ==
-            KVEVICT_ERROR_INVALID_ARGUMENT);
-  ExpectPart(kvevict_llama_last_error_message(), "no context is attached");
+  ExpectInvalid(kvevict_llama_evict(kv, 0, nullptr, nullptr),
+                "no context is attached");
   cr_expect(kvevict_llama_attach(kv, nullptr) ==
             KVEVICT_ERROR_INVALID_ARGUMENT);
   kvevict_llama_destroy(kv);
   Session session(model.get(), "snapkv:budget=64", {});
   ExpectPart(session.EvictRefused(), "must decode a batch first");
   session.Decode(RandomTokens(10, session.n_vocab()));
-  cr_expect(kvevict_llama_evict(session.kv(), 1, nullptr, nullptr) ==
-            KVEVICT_ERROR_INVALID_ARGUMENT);
-  ExpectPart(kvevict_llama_last_error_message(), "seq 1 is not in [0, 1)");
+  ExpectInvalid(kvevict_llama_evict(session.kv(), 1, nullptr, nullptr),
+                "seq 1 is not in [0, 1)");
 }
 
 // With headers of another version it would take one node for another.
@@ -107,16 +95,14 @@ Test(llama_refusals, a_ggml_of_another_version) {
   const ModelHandle model = Random("llama");
   Session session(model.get(), "snapkv:budget=64", {});
   ops_are_others = true;
-  cr_expect(kvevict_llama_attach(session.kv(), session.ctx()) ==
-            KVEVICT_ERROR_UNSUPPORTED);
-  ExpectPart(kvevict_llama_last_error_message(), "is SET_ROWS there and ");
+  ExpectUnsupported(kvevict_llama_attach(session.kv(), session.ctx()),
+                    "is SET_ROWS there and ");
   ops_are_others = false;
   more_overhead = 8;
-  cr_expect(kvevict_llama_attach(session.kv(), session.ctx()) ==
-            KVEVICT_ERROR_UNSUPPORTED);
-  ExpectPart(kvevict_llama_last_error_message(), "tensors take ");
+  ExpectUnsupported(kvevict_llama_attach(session.kv(), session.ctx()),
+                    "tensors take ");
   more_overhead = 0;
-  cr_expect(kvevict_llama_attach(session.kv(), session.ctx()) == KVEVICT_OK);
+  Check(kvevict_llama_attach(session.kv(), session.ctx()));
 }
 
 Test(llama_refusals, cells_that_others_changed) {
@@ -218,8 +204,7 @@ Test(llama_refusals, what_graphs_do_not_tell) {
   batch.n_tokens = 128;
   cr_expect(kvevict_llama_tokens(session.kv(), nullptr, nullptr, 128) ==
             KVEVICT_ERROR_INVALID_ARGUMENT);
-  cr_expect(kvevict_llama_tokens(session.kv(), seqs.data(), positions.data(),
-                                 128) == KVEVICT_OK);
+  Check(kvevict_llama_tokens(session.kv(), seqs.data(), positions.data(), 128));
   cr_assert(llama_decode(session.ctx(), batch) == 0);
   cr_expect(session.Evict(0).cells_after == 32);
   cr_expect(session.Evict(1).cells_after == 32);
@@ -239,7 +224,7 @@ Test(llama_refusals, what_graphs_do_not_tell) {
   // There are fewer queries than score.
   Session few(model.get(), "snapkv:budget=32,window=8", SessionOptions());
   few.Decode(tokens);
-  cr_assert(kvevict_llama_trim_to(few.kv(), 0, 44) == KVEVICT_OK);
+  Check(kvevict_llama_trim_to(few.kv(), 0, 44));
   ExpectPart(few.EvictRefused(), "last 8 queries, of which 4 are known");
   cr_expect(few.Positions().size() == 44);
   few.Decode(RandomTokens(4, 256));
@@ -247,3 +232,4 @@ Test(llama_refusals, what_graphs_do_not_tell) {
 }
 
 }  // namespace
+}  // namespace kvevict::tests

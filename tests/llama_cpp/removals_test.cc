@@ -5,29 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "tests/llama_cpp/expect.h"
 #include "tests/llama_cpp/session.h"
 
+namespace kvevict::tests {
 namespace {
-
-using kvevict::tests::LoadRandomModel;
-using kvevict::tests::MaxDifference;
-using kvevict::tests::ModelHandle;
-using kvevict::tests::RandomTokens;
-using kvevict::tests::Session;
-using kvevict::tests::SessionOptions;
-using kvevict::tests::SevenLayers;
 
 constexpr char kPolicy[] = "snapkv:budget=60,window=8";
 
-void ExpectPart(const std::string& text, const char* part) {
-  cr_expect(text.find(part) != std::string::npos, "no \"%s\" in \"%s\"", part,
-            text.c_str());
-}
-
 void ExpectTrimRefused(Session& session, uint32_t n_tokens, const char* part) {
-  cr_expect(kvevict_llama_trim_to(session.kv(), 0, n_tokens) ==
-            KVEVICT_ERROR_UNSUPPORTED);
-  ExpectPart(kvevict_llama_last_error_message(), part);
+  ExpectUnsupported(kvevict_llama_trim_to(session.kv(), 0, n_tokens), part);
 }
 
 std::vector<uint8_t> StateOf(Session& session) {
@@ -50,8 +37,7 @@ Test(llama_removals, a_trim_needs_what_windows_have_forgotten) {
     if (!full) ExpectTrimRefused(plain, 500, "sliding window of 32");
     cr_expect(plain.Positions().size() == 900);
     const uint32_t length = full ? 500 : 890;
-    cr_expect(kvevict_llama_trim_to(plain.kv(), 0, length) == KVEVICT_OK, "%s",
-              kvevict_llama_last_error_message());
+    Check(kvevict_llama_trim_to(plain.kv(), 0, length));
     Session shorter(model.get(), nullptr, options);
     shorter.Decode(prefix(length));
     cr_expect(MaxDifference(plain.Decode(next), shorter.Decode(next)) < 5e-4);
@@ -64,11 +50,11 @@ Test(llama_removals, a_trim_needs_what_windows_have_forgotten) {
     cr_expect(evicted.Positions().size() == 60);
     evicted.Decode(prefix(400));
     if (full) {
-      cr_expect(kvevict_llama_trim_to(evicted.kv(), 0, 900) == KVEVICT_OK);
-      cr_expect(kvevict_llama_trim_to(evicted.kv(), 0, 0) == KVEVICT_OK);
+      Check(kvevict_llama_trim_to(evicted.kv(), 0, 900));
+      Check(kvevict_llama_trim_to(evicted.kv(), 0, 0));
     } else {
       ExpectTrimRefused(evicted, 900, "trim to 0 and decode it anew");
-      cr_expect(kvevict_llama_trim_to(evicted.kv(), 0, 0) == KVEVICT_OK);
+      Check(kvevict_llama_trim_to(evicted.kv(), 0, 0));
     }
     cr_expect(evicted.Decode(prefix(50)).size() == 50 * 256);
     cr_expect(evicted.Positions().size() == 50);
@@ -93,7 +79,7 @@ Test(llama_removals, a_context_may_be_attached_again) {
     session.Decode(RandomTokens(100, 256));
     session.Evict();
     llama_memory_clear(session.memory(), true);
-    cr_assert(kvevict_llama_attach(session.kv(), session.ctx()) == KVEVICT_OK);
+    Check(kvevict_llama_attach(session.kv(), session.ctx()));
     session.Decode(RandomTokens(90, 256, 2));
     cr_expect(session.Evict().cells_after == 60, "%s", arch);
   }
@@ -105,13 +91,7 @@ Test(llama_removals, a_tail_from_before_the_eviction_is_noticed) {
   for (const bool decoded : {false, true}) {
     Session session(model.get(), kPolicy, SessionOptions());
     session.Decode(prompt);
-    size_t n_bytes = 0;
-    cr_assert(kvevict_llama_save_data(session.kv(), 0, nullptr, 0, nullptr, 0,
-                                      &n_bytes) == KVEVICT_OK);
-    std::vector<uint8_t> before(n_bytes);
-    cr_assert(kvevict_llama_save_data(session.kv(), 0, nullptr, 0,
-                                      before.data(), n_bytes,
-                                      &n_bytes) == KVEVICT_OK);
+    const auto before = session.Save();
     uint32_t evicted_at = 1;
     cr_expect(kvevict_llama_evicted_at(session.kv(), 0, &evicted_at) ==
                   KVEVICT_OK &&
@@ -130,10 +110,8 @@ Test(llama_removals, a_tail_from_before_the_eviction_is_noticed) {
     cr_expect(kvevict_llama_sequence(session.kv(), 0, &sequence) ==
               KVEVICT_ERROR_UNSUPPORTED);
     // The remedy: a state from before the eviction, and the edited tail.
-    cr_assert(kvevict_llama_load_data(session.kv(), 0, before.data(), n_bytes,
-                                      nullptr, 0, nullptr) == KVEVICT_OK,
-              "%s", kvevict_llama_last_error_message());
-    cr_assert(kvevict_llama_trim_to(session.kv(), 0, 150) == KVEVICT_OK);
+    Check(session.Load(before));
+    Check(kvevict_llama_trim_to(session.kv(), 0, 150));
     Session plain(model.get(), nullptr, SessionOptions());
     plain.Decode(std::span(prompt).first(150));
     cr_expect(MaxDifference(session.Decode(next), plain.Decode(next)) < 5e-4);
@@ -173,7 +151,7 @@ Test(llama_removals, a_foreign_state_of_the_same_length_is_noticed) {
   session.Decode(RandomTokens(200, 256));
   cr_expect(kvevict_llama_invalidate(session.kv(), 1) ==
             KVEVICT_ERROR_INVALID_ARGUMENT);
-  cr_expect(kvevict_llama_invalidate(session.kv(), 0) == KVEVICT_OK);
+  Check(kvevict_llama_invalidate(session.kv(), 0));
   ExpectPart(session.EvictRefused(), "kvevict_llama_invalidate() was called");
   session.Decode(RandomTokens(1, 256));
   ExpectPart(session.EvictRefused(), "kvevict_llama_invalidate() was called");
@@ -194,13 +172,12 @@ Test(llama_removals, adapters_of_one_context_are_trimmed_each) {
   options.callback_data = second;
   {
     Session session(model.get(), kPolicy, options);
-    cr_assert(kvevict_llama_attach(second, session.ctx()) == KVEVICT_OK);
+    Check(kvevict_llama_attach(second, session.ctx()));
     session.Decode(prompt);
     for (int round = 0; round < 2; ++round) {
       session.Decode(next);
       for (kvevict_llama* kv : {session.kv(), second}) {
-        cr_expect(kvevict_llama_trim_to(kv, 0, 200) == KVEVICT_OK, "%s",
-                  kvevict_llama_last_error_message());
+        Check(kvevict_llama_trim_to(kv, 0, 200));
       }
       for (kvevict_llama* kv : {session.kv(), second}) {
         const kvevict_sequence* sequence = nullptr;
@@ -215,10 +192,9 @@ Test(llama_removals, adapters_of_one_context_are_trimmed_each) {
     // What the application itself removed is told in the same way.
     session.Decode(next);
     llama_memory_seq_rm(session.memory(), 0, 210, -1);
-    cr_expect(kvevict_llama_trim_to(session.kv(), 0, 215) ==
-              KVEVICT_ERROR_INVALID_ARGUMENT);
-    ExpectPart(kvevict_llama_last_error_message(), "positions reach 210");
-    cr_expect(kvevict_llama_trim_to(session.kv(), 0, 210) == KVEVICT_OK);
+    ExpectInvalid(kvevict_llama_trim_to(session.kv(), 0, 215),
+                  "positions reach 210");
+    Check(kvevict_llama_trim_to(session.kv(), 0, 210));
     cr_expect(session.Evict().cells_after == 60);
   }
   kvevict_llama_destroy(second);
@@ -229,16 +205,6 @@ SessionOptions Several(uint32_t n_seq, bool unified) {
   options.n_seq = n_seq;
   options.unified = unified;
   return options;
-}
-
-std::vector<uint8_t> Save(Session& session) {
-  size_t n_bytes = 0;
-  cr_assert(kvevict_llama_save_data(session.kv(), 0, nullptr, 0, nullptr, 0,
-                                    &n_bytes) == KVEVICT_OK);
-  std::vector<uint8_t> saved(n_bytes);
-  cr_assert(kvevict_llama_save_data(session.kv(), 0, nullptr, 0, saved.data(),
-                                    n_bytes, &n_bytes) == KVEVICT_OK);
-  return saved;
 }
 
 // The adapter's knowledge does not match llama.cpp, so nothing is read, copied or taken
@@ -322,14 +288,12 @@ Test(llama_removals, a_foreign_state_over_a_loaded_one_is_noticed) {
       other.Decode(RandomTokens(200, 256, 3));
       own.Evict();
       other.Evict();
-      const auto saved = Save(own), foreign = StateOf(other);
+      const auto saved = own.Save(), foreign = StateOf(other);
       for (const bool loads : {false, true}) {
         for (const bool decodes : {false, true}) {
           Session session(model.get(), kRecent, options);
           if (loads) {
-            cr_assert(kvevict_llama_load_data(session.kv(), 0, saved.data(),
-                                              saved.size(), nullptr, 0,
-                                              nullptr) == KVEVICT_OK);
+            Check(session.Load(saved));
           } else {
             session.Decode(RandomTokens(30, 256, 7), 1);
             session.Decode(RandomTokens(200, 256, 4));
@@ -383,7 +347,7 @@ Test(llama_removals, another_adapters_eviction_is_noticed) {
       options.callback_data = second;
       {
         Session session(model.get(), kPolicy, options);
-        cr_assert(kvevict_llama_attach(second, session.ctx()) == KVEVICT_OK);
+        Check(kvevict_llama_attach(second, session.ctx()));
         session.Decode(RandomTokens(200, 256));
         cr_expect(session.Evict().cells_after == 60);
         if (decodes) session.Decode(RandomTokens(9, 256, 2));
@@ -397,3 +361,4 @@ Test(llama_removals, another_adapters_eviction_is_noticed) {
 }
 
 }  // namespace
+}  // namespace kvevict::tests

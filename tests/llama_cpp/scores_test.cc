@@ -11,15 +11,8 @@
 
 #include "tests/llama_cpp/session.h"
 
+namespace kvevict::tests {
 namespace {
-
-using kvevict::tests::LoadRandomModel;
-using kvevict::tests::ModelHandle;
-using kvevict::tests::RandomModel;
-using kvevict::tests::RandomTokens;
-using kvevict::tests::Session;
-using kvevict::tests::SessionOptions;
-using kvevict::tests::SevenLayers;
 
 constexpr uint32_t kTokens = 150, kWindow = 10, kBudget = 60, kSinks = 4;
 
@@ -153,8 +146,7 @@ Test(llama_scores, h2o_does_not_depend_on_batches) {
         case 4:  // rejected tokens come in between
           feed(std::span(tokens).first(kN - 5), 33);
           feed(RandomTokens(12, shape.n_vocab, 3), 12);
-          cr_assert(kvevict_llama_trim_to(session.kv(), 0, kN - 5) ==
-                    KVEVICT_OK);
+          Check(kvevict_llama_trim_to(session.kv(), 0, kN - 5));
           feed(std::span(tokens).subspan(kN - 5), 5);
       }
       session.Evict();
@@ -178,3 +170,4 @@ Test(llama_scores, h2o_does_not_depend_on_batches) {
 }
 
 }  // namespace
+}  // namespace kvevict::tests

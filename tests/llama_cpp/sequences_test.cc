@@ -12,17 +12,11 @@
 #include <string>
 #include <vector>
 
+#include "tests/llama_cpp/expect.h"
 #include "tests/llama_cpp/session.h"
 
+namespace kvevict::tests {
 namespace {
-
-using kvevict::tests::LoadRandomModel;
-using kvevict::tests::MaxDifference;
-using kvevict::tests::ModelHandle;
-using kvevict::tests::RandomModel;
-using kvevict::tests::RandomTokens;
-using kvevict::tests::Session;
-using kvevict::tests::SessionOptions;
 
 constexpr char kPolicy[] = "snapkv:budget=48,window=16,scope=model";
 
@@ -124,14 +118,8 @@ Test(llama_sequences, a_context_that_is_too_small_is_left_as_it_was) {
   Session target(model.get(), "streaming-llm:budget=400", small);
   large.Decode(RandomTokens(600, shape.n_vocab));
   target.Decode(RandomTokens(5, shape.n_vocab));
-  try {
-    large.Evict(0, KVEVICT_LLAMA_WAY_AUTO, &target);
-    cr_assert_fail("400 cells fit into 256");
-  } catch (const std::runtime_error& error) {
-    cr_expect(
-        std::string(error.what()).find("256 cells < 400") != std::string::npos,
-        "%s", error.what());
-  }
+  ExpectPart(large.EvictRefused(KVEVICT_LLAMA_WAY_AUTO, 0, &target),
+             "256 cells < 400");
   cr_expect(target.Positions().size() == 5);
   cr_expect(large.Positions().size() == 600);
 }
@@ -139,14 +127,9 @@ Test(llama_sequences, a_context_that_is_too_small_is_left_as_it_was) {
 // All checks come before the first byte: source and target are unchanged.
 void ExpectRefused(Session& from, Session& target, const char* part) {
   const auto before = from.Positions();
-  try {
-    from.Evict(0, KVEVICT_LLAMA_WAY_AUTO, &target);
-    cr_assert_fail("not refused: %s", part);
-  } catch (const std::runtime_error& error) {
-    cr_expect(std::string(error.what()).find(part) != std::string::npos,
-              "no \"%s\" in \"%s\"", part, error.what());
-    cr_expect(std::string(error.what()).find("lost") == std::string::npos);
-  }
+  const auto why = from.EvictRefused(KVEVICT_LLAMA_WAY_AUTO, 0, &target);
+  ExpectPart(why, part);
+  cr_expect(why.find("lost") == std::string::npos);
   cr_expect(from.Positions() == before);
   cr_expect(from.Evict().cells_after == 48);
 }
@@ -205,7 +188,7 @@ Test(llama_sequences, a_target_turns_keys_as_the_source_does) {
   // A file gives the same.
   char path[] = "/tmp/kvevict-session-XXXXXX";
   close(mkstemp(path));
-  cr_assert(kvevict_llama_save(within.kv(), 0, path, nullptr, 0) == KVEVICT_OK);
+  Check(kvevict_llama_save(within.kv(), 0, path, nullptr, 0));
   cr_expect(kvevict_llama_load(from.kv(), 0, path, nullptr, 0, nullptr) ==
             KVEVICT_ERROR_UNSUPPORTED);
   unlink(path);
@@ -226,9 +209,8 @@ Test(llama_sequences, sessions_come_back_from_files) {
     Session first(model.get(), "snapkv:budget=48,window=16", options);
     first.Decode(prompt);
     first.Evict();
-    cr_assert(kvevict_llama_save(first.kv(), 0, path, prompt.data(),
-                                 prompt.size()) == KVEVICT_OK,
-              "%s", kvevict_llama_last_error_message());
+    Check(
+        kvevict_llama_save(first.kv(), 0, path, prompt.data(), prompt.size()));
     // One context has not decoded anything, and one has.
     for (const bool used : {false, true}) {
       Session second(model.get(), "snapkv:budget=48,window=16", options);
@@ -290,9 +272,8 @@ Test(llama_sequences, links_and_devices_stay) {
               kvevict_llama_last_error_message());
     cr_expect(fs::is_symlink(folder / "absolute"));
     cr_expect(fs::is_symlink(folder / "relative"));
-    cr_expect(kvevict_llama_load(session.kv(), 0,
-                                 (folder / "other/file").c_str(), nullptr, 0,
-                                 nullptr) == KVEVICT_OK);
+    Check(kvevict_llama_load(session.kv(), 0, (folder / "other/file").c_str(),
+                             nullptr, 0, nullptr));
   }
   cr_expect(std::distance(fs::directory_iterator(folder / "other"), {}) == 1);
   fs::create_symlink("round", folder / "round");
@@ -309,9 +290,7 @@ Test(llama_sequences, links_and_devices_stay) {
   cr_expect(fs::is_fifo(pipe));
   fs::create_symlink("/dev/full", folder / "full");
   cr_expect(save(folder / "full") == KVEVICT_ERROR_UNAVAILABLE);
-  cr_expect(
-      std::string(kvevict_llama_last_error_message()).find("No space left") !=
-      std::string::npos);
+  ExpectPart(kvevict_llama_last_error_message(), "No space left");
   cr_expect(fs::is_symlink(folder / "full"));
   fs::remove_all(folder);
 }
@@ -331,9 +310,8 @@ Test(llama_sequences, trims_are_exact_or_refused) {
   // Speculation is taken back by the adapter or by the application itself.
   const auto rejected = RandomTokens(9, shape.n_vocab, 3);
   a.Decode(rejected);
-  cr_assert(kvevict_llama_trim_to(a.kv(), 0, 122) == KVEVICT_OK, "%s",
-            kvevict_llama_last_error_message());
-  cr_expect(kvevict_llama_trim_to(a.kv(), 0, 120) == KVEVICT_OK);
+  Check(kvevict_llama_trim_to(a.kv(), 0, 122));
+  Check(kvevict_llama_trim_to(a.kv(), 0, 120));
   cr_expect(a.Decode(next) == b.Decode(next));
   a.Decode(rejected);
   llama_memory_seq_rm(a.memory(), 0, 150, -1);
@@ -347,7 +325,7 @@ Test(llama_sequences, trims_are_exact_or_refused) {
             KVEVICT_ERROR_INVALID_ARGUMENT);
   cr_expect(a.Positions().size() == 48);
   // The sinks are a prefix that has not changed.
-  cr_expect(kvevict_llama_trim_to(a.kv(), 0, 4) == KVEVICT_OK);
+  Check(kvevict_llama_trim_to(a.kv(), 0, 4));
   cr_expect(a.Positions().size() == 4);
   Session fresh(model.get(), nullptr, options);
   const auto expected = fresh.Decode(prompt);
@@ -361,3 +339,4 @@ Test(llama_sequences, trims_are_exact_or_refused) {
 }
 
 }  // namespace
+}  // namespace kvevict::tests

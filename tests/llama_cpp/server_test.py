@@ -84,7 +84,7 @@ class DefaultsTest(SlotsCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.prompts, cls.wanted = steady_prompts(cls.reference, 16)
+        cls.prompts, cls.wanted = steady_prompts(cls.reference, 8)
 
     def test_answers_are_those_of_the_adapter(self):
         before = len(self.server.evictions())
@@ -93,7 +93,7 @@ class DefaultsTest(SlotsCase):
         with Server(PATHS, None) as whole:
             differ = [whole.answer(p, N) != w for p, w in zip(self.prompts, self.wanted)]
             self.assertEqual(whole.said(), [])
-        self.assertGreater(sum(differ), 12, "the evictions change nothing")
+        self.assertGreater(4 * sum(differ), 3 * len(differ), "the evictions change nothing")
 
     def test_texts(self):
         for prompt, wanted in zip(self.prompts[:4], self.wanted):
@@ -125,7 +125,7 @@ class SlotsTest(SlotsCase):
         prompt = random_tokens(300, 20)
         answer = self.server.answer(prompt, N, id_slot=0)
         self.assertEqual(answer, self.reference.answer(prompt, N))
-        for turn in range(12):
+        for turn in range(5):
             n_cached = len(prompt) + N - 1
             more = random_tokens(40, 30 + turn)
             prompt = prompt + answer + more
@@ -193,7 +193,7 @@ class AtOnceTest(ServerCase):
     def check(self, policy, *arguments, **reference):
         with Reference(PATHS, policy, **reference) as own, \
                 Server(PATHS, policy, *arguments) as server:
-            prompts, wanted = steady_prompts(own, 12)
+            prompts, wanted = steady_prompts(own, 6)
             for _ in range(2):
                 self.assertEqual(server.answers(prompts, N), wanted)
             self.assertEqual({slot for slot, *_ in server.evictions()}, {"0", "1", "2", "3"})
@@ -217,7 +217,7 @@ class OtherCachesTest(ServerCase):
     def check(self, *arguments, **reference):
         with Reference(PATHS, POLICY, **reference) as own, \
                 Server(PATHS, POLICY, *arguments) as server:
-            prompts, wanted = steady_prompts(own, 8)
+            prompts, wanted = steady_prompts(own, 4)
             self.assertEqual([server.answer(p, N) for p in prompts], wanted)
             self.assert_said(server, "is evicted")
             self.assertEqual(len(server.evictions()), 2 * len(prompts))
@@ -397,7 +397,7 @@ class CompletionTest(ServerCase):
         expected = text_of(answer).strip()
         # The program prints in a thread of its own. On a busy machine it sometimes exits
         # before that has printed the end of its answer, and then it runs again.
-        for _ in range(5):
+        for _ in range(20):
             log.unlink(missing_ok=True)
             run = subprocess.run(
                 command, cwd=PATHS.backends, env=PATHS.environment(POLICY, KVEVICT_LOG=str(log)),

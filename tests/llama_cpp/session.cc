@@ -13,7 +13,6 @@
 namespace kvevict::tests {
 
 using llama_cli::Batch;
-using llama_cli::Check;
 
 namespace {
 
@@ -127,13 +126,28 @@ kvevict_llama_report Session::Evict(llama_seq_id seq, kvevict_llama_way way,
   return report;
 }
 
-std::string Session::EvictRefused(kvevict_llama_way way) {
+std::string Session::EvictRefused(kvevict_llama_way way, llama_seq_id seq,
+                                  Session* target) {
   try {
-    Evict(0, way);
+    Evict(seq, way, target);
     return "";
   } catch (const std::runtime_error& error) {
     return error.what();
   }
+}
+
+std::vector<uint8_t> Session::Save(llama_seq_id seq) {
+  size_t n = 0;
+  Check(kvevict_llama_save_data(kv(), seq, nullptr, 0, nullptr, 0, &n));
+  std::vector<uint8_t> saved(n);
+  Check(kvevict_llama_save_data(kv(), seq, nullptr, 0, saved.data(), n, &n));
+  return saved;
+}
+
+kvevict_status Session::Load(const std::vector<uint8_t>& saved,
+                             llama_seq_id seq) {
+  return kvevict_llama_load_data(kv(), seq, saved.data(), saved.size(), nullptr,
+                                 0, nullptr);
 }
 
 const kvevict_sequence* Session::sequence(llama_seq_id seq) {

@@ -15,6 +15,7 @@
 namespace kvevict::tests {
 
 using ModelHandle = llama_cli::Model;
+using llama_cli::Check;  // throws the adapter's sentence
 
 // Loads a model file once for all contexts.
 ModelHandle LoadModel(const std::string& path);
@@ -61,7 +62,11 @@ class Session {
                              Session* target = nullptr,
                              const kvevict_evict_options* evict = nullptr);
   // The message with which an eviction is refused; "" if it is not.
-  std::string EvictRefused(kvevict_llama_way way = KVEVICT_LLAMA_WAY_AUTO);
+  std::string EvictRefused(kvevict_llama_way way = KVEVICT_LLAMA_WAY_AUTO,
+                           llama_seq_id seq = 0, Session* target = nullptr);
+
+  std::vector<uint8_t> Save(llama_seq_id seq = 0);
+  kvevict_status Load(const std::vector<uint8_t>& saved, llama_seq_id seq = 0);
 
   std::vector<int32_t> Positions(uint32_t layer = 0, uint32_t head = 0,
                                  llama_seq_id seq = 0);

@@ -5,32 +5,19 @@
 #include <string>
 #include <vector>
 
+#include "tests/llama_cpp/expect.h"
 #include "tests/llama_cpp/session.h"
 
+namespace kvevict::tests {
 namespace {
-
-using kvevict::tests::LoadRandomModel;
-using kvevict::tests::ModelHandle;
-using kvevict::tests::RandomModel;
-using kvevict::tests::RandomTokens;
-using kvevict::tests::Session;
-using kvevict::tests::SessionOptions;
 
 constexpr char kPolicy[] = "snapkv:budget=60,window=8";
 
-void ExpectPart(const std::string& text, const char* part) {
-  cr_expect(text.find(part) != std::string::npos, "no \"%s\" in \"%s\"", part,
-            text.c_str());
-  cr_expect(text.find("lost") == std::string::npos, "%s", text.c_str());
-}
-
+// The words of a refusal, before which nothing is lost.
 std::string Refusal(Session& from, Session& target) {
-  try {
-    from.Evict(0, KVEVICT_LLAMA_WAY_AUTO, &target);
-    return "";
-  } catch (const std::runtime_error& error) {
-    return error.what();
-  }
+  const std::string why = from.EvictRefused(KVEVICT_LLAMA_WAY_AUTO, 0, &target);
+  cr_expect(why.find("lost") == std::string::npos, "%s", why.c_str());
+  return why;
 }
 
 // A session of 200 tokens, or an eviction of one, is refused by contexts with other
@@ -55,25 +42,18 @@ Test(llama_targets, other_caches_are_refused_before_a_change) {
         Other{flash, mixed, "V of f32, the context's is f16"}}) {
     Session from(model.get(), kPolicy, other.from);
     from.Decode(prompt);
-    size_t n_bytes = 0;
-    cr_assert(kvevict_llama_save_data(from.kv(), 0, nullptr, 0, nullptr, 0,
-                                      &n_bytes) == KVEVICT_OK);
-    std::vector<uint8_t> saved(n_bytes);
+    auto saved = from.Save();
+    size_t n = 0;
     cr_expect(kvevict_llama_save_data(from.kv(), 0, nullptr, 0, saved.data(),
-                                      n_bytes - 1, &n_bytes) ==
-              KVEVICT_ERROR_INVALID_ARGUMENT);
-    cr_assert(kvevict_llama_save_data(from.kv(), 0, nullptr, 0, saved.data(),
-                                      saved.size(), &n_bytes) == KVEVICT_OK);
+                                      saved.size() - 1,
+                                      &n) == KVEVICT_ERROR_INVALID_ARGUMENT);
     // It has decoded and never evicted, so it has no plan.
     Session target(model.get(), kPolicy, other.target);
     Session plain(model.get(), nullptr, other.target);
     target.Decode(own);
     plain.Decode(own);
     ExpectPart(Refusal(from, target), other.why);
-    cr_expect(kvevict_llama_load_data(target.kv(), 0, saved.data(),
-                                      saved.size(), nullptr, 0, nullptr) ==
-              KVEVICT_ERROR_INVALID_ARGUMENT);
-    ExpectPart(kvevict_llama_last_error_message(), other.why);
+    ExpectInvalid(target.Load(saved), other.why);
     cr_expect(target.Decode(next) == plain.Decode(next));
     cr_expect(target.Positions().size() == 120);
     // llama.cpp tells nothing of a context that has decoded nothing, and it loses nothing.
@@ -180,3 +160,4 @@ Test(llama_targets, options_without_a_meaning_are_refused) {
 }
 
 }  // namespace
+}  // namespace kvevict::tests

@@ -159,6 +159,36 @@ public sealed class ArgumentTests : IDisposable
         KvBatch.Append([new(sequence, 1)]); // the failed calls have left it
     }
 
+    /// <summary>Views need rows for what an edit adds, and no more. The views here have 44.</summary>
+    [Fact]
+    public void Edits_are_checked()
+    {
+        var geometry = new KvGeometry(2, SmallModel.Layer, 64) { RopeInverseFrequencies = new[] { 1, 0.25f } };
+        using var plan = new KvPlan(_context, geometry, new KvPolicy("none"));
+        using var cache = new KvPagedCache(plan, new KvPagedCacheOptions(4));
+        using var cached = new KvPagedSequence(cache);
+        using var sequence = new KvSequence(plan);
+        using KvPinnedMemory<float> keys = new(44 * Row), values = new(44 * Row);
+        KvView view = ViewOf(keys, values);
+        KvView[] views = [view, view];
+        sequence.Append(40);
+        Assert.Throws<ArgumentOutOfRangeException>(() => sequence.Edit(views, new KvEdit(-1, 6)));
+        Assert.Throws<ArgumentOutOfRangeException>(() => sequence.Edit(views, new KvEdit(1, 6) { NewCount = -3 }));
+        Says("the rows of 45 tokens", () => sequence.Edit(views, new KvEdit(9, 9) { NewCount = 5 }));
+        Assert.Throws<ArgumentException>(() => sequence.Edit(views.AsSpan(0, 1), default));
+        Assert.Throws<ArgumentNullException>(() => sequence.Edit([view, null!], default));
+        Assert.Throws<ArgumentNullException>(() => cached.Edit(null!, default));
+        sequence.Edit(views, new KvEdit(9, 9) { NewCount = 4 }); // all rows are in use
+        sequence.Edit(views, new KvEdit(20, 26) { NewCount = 6 }); // and may be replaced
+        sequence.Edit(views, new KvEdit(3, 5) { Kind = KvEditKind.Move, To = 9 });
+        Assert.Equal(44, sequence.LogicalLength);
+        sequence.Dispose();
+        Assert.Throws<ObjectDisposedException>(() => sequence.Edit(views, default));
+        Assert.Throws<ObjectDisposedException>(() => cached.Edit(sequence, default));
+        cached.Dispose();
+        Assert.Throws<ObjectDisposedException>(() => cached.Edit(sequence, default));
+    }
+
     [Fact]
     public void Paged_caches_are_checked()
     {

@@ -8,61 +8,6 @@ public class CallbackTests
     private const string Text = "snapkv:budget=24,window=4,sink=2";
 
     [Fact]
-    public void The_number_of_threads_does_not_matter()
-    {
-        using var alone = new SmallModel(Text);
-        using var together = new SmallModel(Text, new KvContext(new KvContextOptions { ThreadCount = 4 }));
-        foreach (SmallModel model in new[] { alone, together })
-        {
-            model.Prefill(60);
-            model.Evict();
-        }
-        Assert.Equal(alone.Sequence.KeepPositions(1, 1), together.Sequence.KeepPositions(1, 1));
-        Assert.Equal(alone.Values[1].Span[..300].ToArray(), together.Values[1].Span[..300].ToArray());
-    }
-
-    [Fact]
-    public void An_own_runner_does_the_work()
-    {
-        int items = 0;
-        void Run(int itemCount, KvParallelTask task)
-        {
-            for (int i = itemCount - 1; i >= 0; --i)
-            {
-                task.Run(i, i % 2);
-                ++items;
-            }
-        }
-        using var model = new SmallModel(Text, new KvContext(new KvContextOptions { ThreadCount = 2, Parallel = Run }));
-        model.Prefill(60);
-        model.Evict();
-        Assert.True(items > 0);
-        Assert.Equal(model.Sequence.KeepPositions(1, 1)[20], model.TokenInSlot(1, 1, 20));
-    }
-
-    [Theory]
-    [InlineData(true)]
-    [InlineData(false)]
-    public void A_runner_that_fails_leaves_the_cache_whole(bool throws)
-    {
-        using var alone = new SmallModel(Text);
-        alone.Prefill(60);
-        alone.Evict();
-        void Run(int itemCount, KvParallelTask task)
-        {
-            task.Run(0, 1);
-            if (throws) throw new TimeoutException("pool is shut down");
-        }
-        using var model = new SmallModel(Text, new KvContext(new KvContextOptions { ThreadCount = 2, Parallel = Run }));
-        model.Prefill(60);
-        if (throws) Assert.Equal("pool is shut down", Assert.Throws<TimeoutException>(() => model.Evict()).Message);
-        else Assert.Contains("returned before", Assert.Throws<InvalidOperationException>(() => model.Evict()).Message);
-        Assert.Equal(alone.Sequence.KeepPositions(1, 1), model.Sequence.KeepPositions(1, 1));
-        Assert.Equal(alone.Keys[1].Span.ToArray(), model.Keys[1].Span.ToArray());
-        Assert.Equal(60, model.Sequence.LogicalLength); // and the exception does not come again
-    }
-
-    [Fact]
     public void Log_lines_arrive()
     {
         var lines = new List<(KvLogLevel Level, string Line)>();

@@ -58,13 +58,24 @@ public class DoorTests
         }
     }
 
-    [Fact]
-    public void Inputs_that_are_too_short_are_refused()
+    [Theory]
+    [InlineData("random:sink=0,budget=24")]
+    [InlineData("snapkv:budget=24,window=4,reference=3")]
+    public void Inputs_that_are_too_short_are_refused(string policy)
     {
         const int Q = SmallModel.QueryHeads, Kv = SmallModel.KvHeads, Dim = SmallModel.Dim;
-        using var model = new SmallModel("random:sink=0,budget=24");
+        using var model = new SmallModel(policy);
         using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.Score);
         float[] scores = new float[Kv * Tokens];
+        if (policy.Contains("reference"))
+        {
+            Needs(Q, 3, Dim, plane => new() { ReferenceQueries = plane, ReferenceRows = 3 }, "ReferenceQueries");
+            using var positions = new KvPinnedMemory<int>(2);
+            var placed = new KvSignalInputs { ReferencePositions = positions, ReferenceRows = 3 };
+            Assert.StartsWith("ReferencePositions has 2 elements, 3 are needed", Assert.Throws<ArgumentException>(
+                () => model.Plan.Score(new KvScoreJob(0, model.Views[0], Tokens) { Inputs = placed }, scores, workspace)).Message);
+            return;
+        }
         Needs(Q, 9, Dim, plane => new() { Queries = plane, QueryRows = 9 }, nameof(KvSignalInputs.Queries));
         Needs(Q, 9, 1, plane => new() { RowLse = plane, QueryRows = 9 }, nameof(KvSignalInputs.RowLse));
         Needs(Kv, Tokens, 1, plane => new() { Scores = plane }, nameof(KvSignalInputs.Scores));
@@ -89,27 +100,6 @@ public class DoorTests
             Assert.StartsWith($"{name}: the rows of {rows} tokens and {heads} heads", Assert.Throws<ArgumentException>(
                 () => model.Plan.Score(job, scores, workspace)).Message);
         }
-    }
-
-    [Fact]
-    public void Reference_queries_that_are_too_short_are_refused()
-    {
-        const int Q = SmallModel.QueryHeads, Dim = SmallModel.Dim;
-        using var model = new SmallModel("snapkv:budget=24,window=4,reference=3");
-        using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.Score);
-        float[] scores = new float[SmallModel.KvHeads * Tokens];
-        using var rows = new KvPinnedMemory<float>(Q * 3 * Dim);
-        using var fewer = new KvPinnedMemory<float>(Q * 3 * Dim - 1);
-        using var positions = new KvPinnedMemory<int>(2);
-        var inputs = new KvSignalInputs { ReferenceQueries = KvPlane.HeadMajor(rows, 3, Dim), ReferenceRows = 3 };
-        var job = new KvScoreJob(0, model.Views[0], Tokens) { Inputs = inputs };
-        model.Plan.Score(job, scores, workspace);
-        Refused(inputs with { ReferenceQueries = KvPlane.HeadMajor(fewer, 3, Dim) }, "ReferenceQueries: the rows of 3");
-        Refused(inputs with { ReferencePositions = positions }, "ReferencePositions has 2 elements, 3 are needed");
-
-        void Refused(KvSignalInputs wrong, string message) =>
-            Assert.StartsWith(message, Assert.Throws<ArgumentException>(
-                () => model.Plan.Score(job with { Inputs = wrong }, scores, workspace)).Message);
     }
 
     [Fact]

@@ -8,77 +8,31 @@ public class ViewTests
 {
     private const int Heads = 2, Dim = 4, Tokens = 10, BlockSize = 4;
 
-    public static TheoryData<string> Layouts => ["token-major", "head-major", "transposed"];
-
-    [Theory]
-    [MemberData(nameof(Layouts))]
-    public void Compaction_moves_rows_of_a_layout(string layout)
-    {
-        using var context = new KvContext();
-        using var memory = new KvPinnedMemory<Half>(Tokens * Heads * Dim);
-        KvPlane plane = layout switch
-        {
-            "token-major" => KvPlane.TokenMajor(memory, KvDType.F16, Heads, Dim),
-            "head-major" => KvPlane.HeadMajor(memory, KvDType.F16, Tokens, Dim),
-            _ => KvPlane.Transposed(memory, KvDType.F16, Tokens, Dim),
-        };
-        Fill(memory, plane);
-        var view = new KvView(Heads, plane);
-        view.Validate(Tokens);
-        context.Compact(view, Tokens, [0, 3, 4, 9]);
-        Assert.Equal([0, 3, 4, 9], Rows(memory, plane, 4));
-        Assert.Throws<ArgumentException>(() => view.Validate(Tokens + 1));
-    }
-
-    [Theory]
-    [InlineData(false)]
-    [InlineData(true)]
-    public void Compaction_moves_rows_of_a_pool(bool headMajor)
-    {
-        using var context = new KvContext();
-        using var pool = new KvPinnedMemory<float>(5 * BlockSize * Heads * Dim);
-        using var table = new KvPinnedMemory<int>(new[] { 4, 0, 2 });
-        KvPlane plane = headMajor ? KvPlane.PagedHeadMajor(pool, KvDType.F32, BlockSize, Heads, Dim)
-                                : KvPlane.PagedTokenMajor(pool, KvDType.F32, BlockSize, Heads, Dim);
-        var view = new KvView(Heads, plane) { BlockSize = BlockSize, BlockTable = table };
-        for (int t = 0; t < Tokens; ++t)
-        {
-            for (int h = 0; h < Heads; ++h) pool.Span[Place(t, h)] = t;
-        }
-        view.Validate(Tokens);
-        context.Compact(view, Tokens, [2, 5, 8]);
-        Assert.Equal([2f, 5f, 8f], Enumerable.Range(0, 3).Select(t => pool.Span[Place(t, 1)]));
-
-        table.Span[1] = 5; // a block behind the pool
-        Assert.Throws<ArgumentException>(() => view.Validate(Tokens));
-        table.Span[1] = -1;
-        Assert.Throws<ArgumentException>(() => view.Validate(Tokens));
-        Assert.Throws<ArgumentException>(() => view.Validate(3 * BlockSize + 1));
-
-        int Place(int token, int head) => (int)(table.Span[token / BlockSize] * plane.BlockStride
-            + token % BlockSize * plane.TokenStride + head * plane.HeadStride) / sizeof(float);
-    }
-
-    /// <summary>[blocks, heads, groups, tokens of a block, elements of a group].</summary>
+    /// <summary>Element e of head h of token t lies where the layout's name says.</summary>
     [Fact]
-    public void Compaction_moves_rows_whose_elements_lie_in_groups()
+    public void Planes_have_the_strides_of_their_layouts()
     {
-        using var context = new KvContext();
-        using var pool = new KvPinnedMemory<float>(5 * BlockSize * Heads * Dim);
-        int[] table = [4, 0, 2];
-        KvPlane plane = KvPlane.Vectorised(pool, KvDType.F32, BlockSize, Heads, Dim, groupElements: 2);
-        var view = new KvView(Heads, plane) { BlockSize = BlockSize };
-        view.SetBlockTable(table);
-        for (int t = 0; t < Tokens; ++t) pool.Span[Place(t, 1, 3)] = t;
-        view.Validate(Tokens);
-        context.Compact(view, Tokens, [2, 5, 8]);
-        Assert.Equal([2f, 5f, 8f], Enumerable.Range(0, 3).Select(t => pool.Span[Place(t, 1, 3)]));
-        view.SetBlockTable([5]);
-        Assert.Throws<ArgumentException>(() => view.Validate(1)); // a block behind the pool
-
-        int Place(int token, int head, int element) =>
-            (((table[token / BlockSize] * Heads + head) * (Dim / 2) + element / 2) * BlockSize + token % BlockSize) * 2
-            + element % 2;
+        const int Size = 2, Row = Size * Dim;
+        using var memory = new KvPinnedMemory<Half>(3 * BlockSize * Heads * Dim);
+        KvPlane Of(long token, long head, long element = 0, long block = 0) => new()
+        {
+            Region = memory, DType = KvDType.F16, HeadDim = Dim, TokenStride = token, HeadStride = head,
+            ElementStride = element, BlockStride = block,
+        };
+        const int Block = Row * Heads * BlockSize;
+        Assert.Equal(Of(Row * Heads, Row), KvPlane.TokenMajor(memory, KvDType.F16, Heads, Dim));
+        Assert.Equal(Of(Row, Row * Tokens), KvPlane.HeadMajor(memory, KvDType.F16, Tokens, Dim));
+        Assert.Equal(Of(Size, Row * Tokens, Size * Tokens), KvPlane.Transposed(memory, KvDType.F16, Tokens, Dim));
+        Assert.Equal(Of(Row * Heads, Row, block: Block), KvPlane.PagedTokenMajor(memory, KvDType.F16, BlockSize, Heads, Dim));
+        Assert.Equal(Of(Row, Row * BlockSize, block: Block), KvPlane.PagedHeadMajor(memory, KvDType.F16, BlockSize, Heads, Dim));
+        // [blocks, heads, groups, tokens of a block, elements of a group].
+        Assert.Equal(Of(2 * Size, Row * BlockSize, block: Block) with { GroupElements = 2, GroupStride = 2 * Size * BlockSize },
+                     KvPlane.Vectorised(memory, KvDType.F16, BlockSize, Heads, Dim, groupElements: 2));
+        foreach (KvPlane plane in new[] { Of(Row * Heads, Row), Of(Row, Row * 3 * BlockSize), Of(Size, 3 * Row * BlockSize, 3 * Size * BlockSize) })
+        {
+            new KvView(Heads, plane).Validate(3 * BlockSize);
+            Assert.Throws<ArgumentException>(() => new KvView(Heads, plane).Validate(3 * BlockSize + 1));
+        }
     }
 
     /// <summary>Keys, then values in blocks that were allocated one by one.</summary>
@@ -328,34 +282,4 @@ public class ViewTests
         Assert.Throws<ArgumentOutOfRangeException>(() => view.Validate(-1));
         view.Validate(0);
     }
-
-    private static void Fill(KvPinnedMemory<Half> memory, KvPlane plane)
-    {
-        for (int t = 0; t < Tokens; ++t)
-        {
-            for (int h = 0; h < Heads; ++h)
-            {
-                for (int e = 0; e < Dim; ++e) memory.Span[Place(plane, t, h, e)] = (Half)(t * 16 + h * 4 + e);
-            }
-        }
-    }
-
-    // The tokens whose rows lie in the first slots, whole and for every head.
-    private static IEnumerable<int> Rows(KvPinnedMemory<Half> memory, KvPlane plane, int slots)
-    {
-        for (int slot = 0; slot < slots; ++slot)
-        {
-            int token = (int)memory.Span[Place(plane, slot, 0, 0)] / 16;
-            for (int h = 0; h < Heads; ++h)
-            {
-                for (int e = 0; e < Dim; ++e)
-                    Assert.Equal((Half)(token * 16 + h * 4 + e), memory.Span[Place(plane, slot, h, e)]);
-            }
-            yield return token;
-        }
-    }
-
-    private static int Place(KvPlane plane, int token, int head, int element) =>
-        (int)(token * plane.TokenStride + head * plane.HeadStride
-              + element * (plane.ElementStride == 0 ? 2 : plane.ElementStride)) / 2;
 }

@@ -152,20 +152,4 @@ public sealed class BatchedTests
         }
         File.Delete(path);
     }
-
-    [Fact]
-    public async Task The_next_conversation_gets_the_place_of_one_that_ended()
-    {
-        using BatchedExecutor executor = Executor(true);
-        for (int i = 0; i < 8; ++i)
-        {
-            using Conversation conversation = executor.Create();
-            conversation.Prompt(Tokens(500, i));
-            await Infer(executor);
-            Assert.Equal((true, 500, 200), Cells(conversation.Evict()));
-            conversation.Prompt(Tokens(10, 9));
-            await Infer(executor);
-            Assert.InRange(Distance(Alone(Tokens(500, i), Tokens(10, 9)), conversation.Sample().ToArray()), 0, Bound);
-        }
-    }
 }

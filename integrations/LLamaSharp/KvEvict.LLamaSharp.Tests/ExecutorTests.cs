@@ -55,13 +55,6 @@ public sealed class ExecutorTests
     }
 
     [Fact]
-    public async Task Without_it_LLamaSharp_throws_for_the_same_chat()
-    {
-        using LLamaContext context = Random("qwen2vl").CreateContext(Small());
-        await Assert.ThrowsAnyAsync<Exception>(() => Count(new InteractiveExecutor(context).InferAsync(Prompt, Greedy(700))));
-    }
-
-    [Fact]
     public async Task It_says_what_LLamaSharp_says_until_the_context_is_full()
     {
         static async Task<string> Text(StatefulExecutorBase executor)
@@ -136,25 +129,5 @@ public sealed class ExecutorTests
             Assert.InRange(context.LogicalLength(), length + 300, length + 500);
         }
         Directory.Delete(folder, true);
-    }
-
-    [ModelFact("english800k.gguf")]
-    public async Task A_trained_model_goes_on_in_English()
-    {
-        ModelParams parameters = Parameters(ModelFactAttribute.PathOf("english800k.gguf"), 512);
-        parameters.BatchSize = 128;
-        using LLamaWeights weights = LLamaWeights.LoadFromFile(parameters);
-        using LLamaContext context = weights.CreateContext(parameters, "snapkv:budget=256,margin=64");
-        var executor = new EvictingInteractiveExecutor(context);
-        var text = new StringBuilder();
-        InferenceParams inference = new()
-        {
-            MaxTokens = 1500, SamplingPipeline = new DefaultSamplingPipeline { Seed = 1, Temperature = 0.8f },
-        };
-        await foreach (string piece in executor.InferAsync("Alice was beginning to get very tired", inference)) text.Append(piece);
-        Assert.True(executor.Evictions > 5);
-        // The commonest English words are still there at the end.
-        string end = text.ToString()[^1000..];
-        Assert.True(new[] { " the ", " and ", " to ", " of " }.Count(end.Contains) >= 3, end);
     }
 }

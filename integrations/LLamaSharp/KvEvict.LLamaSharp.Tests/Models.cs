@@ -75,16 +75,3 @@ internal static class Models
 
     public static float Distance(float[] a, float[] b) => a.Zip(b, (x, y) => Math.Abs(x - y)).Max();
 }
-
-/// <summary>A test that needs a model of KVEVICT_TEST_MODELS.</summary>
-internal sealed class ModelFactAttribute : FactAttribute
-{
-    public ModelFactAttribute(string model)
-    {
-        string path = PathOf(model);
-        if (!File.Exists(path)) Skip = $"no {path}";
-    }
-
-    public static string PathOf(string model) =>
-        Path.Combine(Environment.GetEnvironmentVariable("KVEVICT_TEST_MODELS") ?? "", model);
-}

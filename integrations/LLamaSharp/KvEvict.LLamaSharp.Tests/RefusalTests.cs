@@ -73,18 +73,6 @@ public sealed class RefusalTests
     }
 
     [Fact]
-    public void A_shifted_sequence_is_not_evicted()
-    {
-        using LLamaContext context = Random().CreateContext(Parameters(512), "snapkv:budget=64");
-        Decode(context, Tokens(200), 0);
-        Assert.False(context.NativeHandle.MemoryCanShift);
-        context.Evict();
-        // LLamaSharp asks before it shifts.
-        Assert.ThrowsAny<Exception>(() => context.NativeHandle.MemorySequenceAdd(LLamaSeqId.Zero, 10, 200, -5));
-        Assert.Equal(200, context.LogicalLength());
-    }
-
-    [Fact]
     public void Contexts_end_in_any_order_or_by_the_collector()
     {
         for (int i = 0; i < 30; ++i)

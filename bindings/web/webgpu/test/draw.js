@@ -140,8 +140,9 @@ export function makeTable(device, { seed, nHeads, nSlots, blockSize, perHead }) 
 }
 
 /** A view of K and V in one of the layouts. */
-export function makeCache(device, o) {
-  const { seed, nHeads, nSlots, kDim, vDim = kDim, dtype, layout, key, blockSize = 16 } = o;
+export function makeCache(device, o = {}) {
+  const { seed = 1, nHeads = 2, nSlots = 50, kDim = 64, vDim = kDim } = o;
+  const { dtype = 'f32', layout = 'head-major', key, blockSize = 16 } = o;
   const isPaged = layout.startsWith('paged');
   const table = isPaged
     ? makeTable(device, {

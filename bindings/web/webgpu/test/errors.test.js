@@ -77,14 +77,7 @@ test('a wrong shape or policy', () => {
 
 test('a wrong view, before the first byte moves', async () => {
   const evictor = createEvictor(device, { shape, policy });
-  const cache = makeCache(device, {
-    seed: 1,
-    nHeads: 2,
-    nSlots: 50,
-    kDim: 64,
-    dtype: 'f32',
-    layout: 'head-major',
-  });
+  const cache = makeCache(device);
   const { k, v } = cache.view;
   const noStorage = makeBuffer(device, 50 * 2 * 256, 4 | 8);
   const small = makeBuffer(device, 400);
@@ -169,14 +162,7 @@ test('a wrong view, before the first byte moves', async () => {
 });
 
 test('what a policy needs and is not given', () => {
-  const cache = makeCache(device, {
-    seed: 1,
-    nHeads: 2,
-    nSlots: 50,
-    kDim: 64,
-    dtype: 'f32',
-    layout: 'head-major',
-  });
+  const cache = makeCache(device);
   const encoder = device.createCommandEncoder();
   const encode = (of, more) =>
     createEvictor(device, { shape, policy: of }).encode(encoder, {
@@ -223,14 +209,7 @@ test('wrong arguments of single operations', () => {
     'scores.buffer is keep.buffer: one dispatch cannot read and write a buffer',
   );
   throwsWith(() => select({ nLists: 70000 }), 'nLists 70000 > 65535');
-  const cache = makeCache(device, {
-    seed: 1,
-    nHeads: 2,
-    nSlots: 50,
-    kDim: 64,
-    dtype: 'f16',
-    layout: 'head-major',
-  });
+  const cache = makeCache(device, { dtype: 'f16' });
   const common = { view: cache.view, nTokens: 50 };
   throwsWith(
     () => operations.encodeCompact(encoder, { ...common, nKeep: 9, keep: { ...b, nLists: 3 } }),
@@ -270,14 +249,7 @@ test('wrong arguments of single operations', () => {
 
 test('prepare() compiles what encode() needs, and encodes nothing', async () => {
   const evictor = createEvictor(device, { shape, policy: { ...policy, pool: 'max3' } });
-  const cache = makeCache(device, {
-    seed: 2,
-    nHeads: 2,
-    nSlots: 50,
-    kDim: 64,
-    dtype: 'f32',
-    layout: 'token-major',
-  });
+  const cache = makeCache(device, { seed: 2, layout: 'token-major' });
   await evictor.prepare({ view: cache.view, nTokens: 50 });
   assert.deepEqual(await readBuffer(device, cache.k.plane.buffer, Uint8Array), cache.k.bytes);
   const compile = device.createComputePipeline;

@@ -165,10 +165,7 @@ async function evictBoth(o, policy, { scores, on = device, subgroups } = {}) {
 
 // K's and V's rows of the survivors are the same.
 function sameRows({ left, gpu, want }, o, what) {
-  for (const [plane, dim] of [
-    ['k', o.kDim],
-    ['v', o.vDim],
-  ]) {
+  for (const [plane, dim] of [['k', o.kDim], ['v', o.vDim]]) {
     for (let h = 0; h < o.nHeads; h++) {
       const first = h * o.nSlots * dim;
       assert.deepEqual(
@@ -396,10 +393,7 @@ test('layers, evictions and passes of an engine share one encoder', async () => 
   for (const [l, cache] of caches.entries()) {
     assert.deepEqual(await readBuffer(device, cache.view.k.buffer, Uint8Array), alone[l]);
   }
-  assert.deepEqual(
-    results.map((r) => r.nTokens),
-    [60, 60],
-  );
+  assert.deepEqual(results.map((r) => r.nTokens), [60, 60]);
 });
 
 test('a layer within its budget is left alone, with the reason', () => {

@@ -93,10 +93,7 @@ test('companions move along, and K and V may share a buffer', async () => {
   const words = Float32Array.from({ length: 2 * nHeads * nSlots * dim }, draw);
   const shared = makeBuffer(device, words);
   const strides = { tokenStrideBytes: 2 * nHeads * row, headStrideBytes: row };
-  const places = makeBuffer(
-    device,
-    Uint32Array.from({ length: nHeads * nSlots }, (_, i) => i),
-  );
+  const places = makeBuffer(device, Uint32Array.from({ length: nHeads * nSlots }, (_, i) => i));
   const view = {
     nKvHeads: nHeads,
     k: { buffer: shared, dtype: 'f32', headDim: dim, ...strides },

@@ -48,10 +48,7 @@ test("the README's example evicts", async () => {
   for (let head = 0; head < nHeads; head++) {
     const kept = Array.from({ length: nTokens }, (_, i) => now[(head * nSlots + i) * row]);
     assert.deepEqual(kept.slice(0, 4), [0, 1, 2, 3]);
-    assert.deepEqual(
-      kept.slice(-32),
-      Array.from({ length: 32 }, (_, i) => 2968 + i),
-    );
+    assert.deepEqual(kept.slice(-32), Array.from({ length: 32 }, (_, i) => 2968 + i));
     assert.ok(kept.every((slot, i) => i === 0 || slot > kept[i - 1]));
   }
 });

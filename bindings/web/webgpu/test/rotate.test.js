@@ -139,14 +139,7 @@ test('angles stay exact over a million positions', async () => {
 
 test('there and back is where it was, to a rounding', async () => {
   const dim = 64;
-  const cache = makeCache(device, {
-    seed: 3,
-    nHeads: 1,
-    nSlots: 9,
-    kDim: dim,
-    dtype: 'f32',
-    layout: 'head-major',
-  });
+  const cache = makeCache(device, { seed: 3, nHeads: 1, nSlots: 9, kDim: dim });
   const rope = { invFreq: frequencies(32) };
   for (const sign of [1, -1]) {
     const offsets = Int32Array.from({ length: 9 }, (_, i) => sign * (i * 1237 + 5));

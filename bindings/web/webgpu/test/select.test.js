@@ -100,13 +100,7 @@ test('takes NaN last, infinities at the ends, and -0 for 0', async () => {
 
 test('keeps sinks and recents, also when nothing else fits', async () => {
   for (const nTokens of [40, 700, 2500]) {
-    for (const [sink, recent] of [
-      [4, 32],
-      [0, 1],
-      [7, 0],
-      [1, 39],
-      [20, 20],
-    ]) {
+    for (const [sink, recent] of [[4, 32], [0, 1], [7, 0], [1, 39], [20, 20]]) {
       for (const nKeep of new Set([sink + recent, Math.min(sink + recent + 5, nTokens), nTokens])) {
         await check((draw) => SPECIAL[Math.floor(draw() * SPECIAL.length)], {
           nTokens,

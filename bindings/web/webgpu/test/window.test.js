@@ -12,9 +12,9 @@ async function check(o) {
   const {
     nTokens,
     window,
-    nQHeads,
-    nKvHeads,
-    dim,
+    nQHeads = 4,
+    nKvHeads = nQHeads / 2,
+    dim = 64,
     dtype = 'f32',
     layout = 'head-major',
     seed,
@@ -29,15 +29,7 @@ async function check(o) {
     nScored = nTokens,
     firstQuery = 0,
   } = o;
-  const cache = makeCache(device, {
-    seed,
-    nHeads: nKvHeads,
-    nSlots: nTokens,
-    kDim: dim,
-    dtype,
-    layout,
-    key,
-  });
+  const cache = makeCache(device, { seed, nHeads: nKvHeads, nSlots: nTokens, kDim: dim, dtype, layout, key });
   const draw = random(seed + 1);
   // A ring may have rows before the window's own.
   const shown = makePlane(device, {
@@ -118,7 +110,7 @@ test('weights are the softmax of the window', async () => {
   for (const nTokens of [1, 2, 33, 127, 128, 129, 600, 1025]) {
     for (const window of [1, 3, 8, 32]) {
       if (window > nTokens) continue;
-      await check({ seed: seed++, nTokens, window, nQHeads: 4, nKvHeads: 2, dim: 64 });
+      await check({ seed: seed++, nTokens, window });
     }
   }
 });
@@ -155,34 +147,17 @@ test('in every layout and dtype, for odd head sizes and groups', async () => {
 
 test('rows of the whole context see only what comes before them', async () => {
   for (const nTokens of [7, 129, 300]) {
-    await check({
-      seed: nTokens,
-      nTokens,
-      window: nTokens,
-      nQHeads: 2,
-      nKvHeads: 1,
-      dim: 64,
-      rows: 'sum',
-    });
+    await check({ seed: nTokens, nTokens, window: nTokens, nQHeads: 2, rows: 'sum' });
   }
 });
 
 test('over 5,000 tokens, in pieces', async () => {
-  await check({
-    seed: 7,
-    nTokens: 5000,
-    window: 16,
-    nQHeads: 4,
-    nKvHeads: 2,
-    dim: 64,
-    nScored: 4984,
-  });
+  await check({ seed: 7, nTokens: 5000, window: 16, nScored: 4984 });
   await check({
     seed: 8,
     nTokens: 4097,
     window: 5,
     nQHeads: 2,
-    nKvHeads: 1,
     dim: 128,
     dtype: 'f16',
     layout: 'paged',
@@ -199,11 +174,10 @@ test('rows and heads reduce by mean, maximum and sum', async () => {
           nTokens: 200,
           window: 9,
           nQHeads: 6,
-          nKvHeads: 2,
-          dim: 64,
           rows,
           group,
           perQueryHead,
+          nKvHeads: 2,
         });
       }
     }
@@ -211,53 +185,21 @@ test('rows and heads reduce by mean, maximum and sum', async () => {
 });
 
 test('logits are scaled and capped', async () => {
-  await check({ seed: 300, nTokens: 300, window: 8, nQHeads: 2, nKvHeads: 1, dim: 64, scale: 0.3 });
-  await check({ seed: 301, nTokens: 300, window: 8, nQHeads: 2, nKvHeads: 1, dim: 64, softcap: 2 });
-  await check({
-    seed: 302,
-    nTokens: 300,
-    window: 8,
-    nQHeads: 2,
-    nKvHeads: 1,
-    dim: 64,
-    scale: 0.25,
-    softcap: 50,
-  });
+  await check({ seed: 300, nTokens: 300, window: 8, nQHeads: 2, scale: 0.3 });
+  await check({ seed: 301, nTokens: 300, window: 8, nQHeads: 2, softcap: 2 });
+  await check({ seed: 302, nTokens: 300, window: 8, nQHeads: 2, scale: 0.25, softcap: 50 });
 });
 
 test('NaN and infinity do what the formula says', async () => {
   for (const bad of [NaN, Infinity, -Infinity]) {
-    for (const [head, slot] of [
-      [0, 0],
-      [1, 70],
-      [0, 95],
-      [1, 99],
-    ]) {
+    for (const [head, slot] of [[0, 0], [1, 70], [0, 95], [1, 99]]) {
       const draw = random(slot);
       const key = (h, s, i) => (h === head && s === slot && i === 5 ? bad : draw() * 4 - 2);
       for (const dtype of ['f32', 'f16']) {
-        await check({
-          seed: 400,
-          nTokens: 100,
-          window: 7,
-          nQHeads: 4,
-          nKvHeads: 2,
-          dim: 64,
-          dtype,
-          key,
-        });
+        await check({ seed: 400, nTokens: 100, window: 7, dtype, key });
       }
       const query = (h, s, i) => (h === 2 && s === 3 && i === 9 ? bad : draw() * 4 - 2);
-      await check({
-        seed: 401,
-        nTokens: 100,
-        window: 7,
-        nQHeads: 4,
-        nKvHeads: 2,
-        dim: 64,
-        query,
-        perQueryHead: slot > 90,
-      });
+      await check({ seed: 401, nTokens: 100, window: 7, query, perQueryHead: slot > 90 });
     }
   }
 });
@@ -268,39 +210,11 @@ test('a logit of -infinity has no weight', async () => {
   const query = (h, s, i) => (i === 0 ? 1 : draw() * 4 - 2);
   for (const slots of [[20], [0, 63, 64, 90]]) {
     const key = (h, s, i) => (i === 0 ? (slots.includes(s) ? -Infinity : 1) : draw() * 4 - 2);
-    await check({
-      seed: 500,
-      nTokens: 91,
-      window: 5,
-      nQHeads: 4,
-      nKvHeads: 2,
-      dim: 64,
-      query,
-      key,
-    });
-    await check({
-      seed: 500,
-      nTokens: 91,
-      window: 5,
-      nQHeads: 4,
-      nKvHeads: 2,
-      dim: 64,
-      query,
-      key,
-      softcap: 3,
-    });
+    await check({ seed: 500, nTokens: 91, window: 5, query, key });
+    await check({ seed: 500, nTokens: 91, window: 5, query, key, softcap: 3 });
   }
   const all = (h, s, i) => (i === 0 ? -Infinity : 1);
-  await check({
-    seed: 501,
-    nTokens: 40,
-    window: 5,
-    nQHeads: 4,
-    nKvHeads: 2,
-    dim: 64,
-    query,
-    key: all,
-  });
+  await check({ seed: 501, nTokens: 40, window: 5, query, key: all });
 });
 
 test('great logits neither overflow nor lose weight', async () => {
@@ -311,8 +225,6 @@ test('great logits neither overflow nor lose weight', async () => {
     nTokens: 2100,
     window: 8,
     nQHeads: 2,
-    nKvHeads: 1,
-    dim: 64,
     key: above,
     query: () => 3,
     scale: 1,
@@ -322,26 +234,6 @@ test('great logits neither overflow nor lose weight', async () => {
   const query = () => 3;
   // Integers: all products and sums are exact.
   const exact = (h, s, i) => ((s * 7 + i) % 5) - 2;
-  await check({
-    seed: 600,
-    nTokens: 300,
-    window: 8,
-    nQHeads: 2,
-    nKvHeads: 1,
-    dim: 64,
-    key: exact,
-    query,
-    scale: 1,
-  });
-  await check({
-    seed: 601,
-    nTokens: 300,
-    window: 8,
-    nQHeads: 2,
-    nKvHeads: 1,
-    dim: 64,
-    key,
-    query,
-    scale: 2 ** -8,
-  });
+  await check({ seed: 600, nTokens: 300, window: 8, nQHeads: 2, key: exact, query, scale: 1 });
+  await check({ seed: 601, nTokens: 300, window: 8, nQHeads: 2, key, query, scale: 2 ** -8 });
 });

@@ -157,6 +157,37 @@ final class ArgumentsTest {
     Check.fails(type, () -> sequence.evict(views, EvictOptions.NONE.withDestinations(to), scratch), parts);
   }
 
+  /** Views need rows for what an edit adds, and no more. The views here have 44. */
+  static void editsAreChecked() {
+    Check.fails(WRONG, () -> Edit.replace(-1, 6, 0), "first is negative: -1");
+    Check.fails(WRONG, () -> Edit.replace(1, 6, -3), "newCount is negative: -3");
+    Check.fails(WRONG, () -> Edit.move(1, 6, -2), "to is negative: -2");
+    Check.fails(NULL, () -> Edit.move(1, 6, 2).withPositions(null), "positions");
+    View v = Caches.view(Caches.floats(44 * ROW), Caches.floats(44 * ROW));
+    Edit none = Edit.replace(0, 0, 0);
+    Geometry geometry = Geometry.builder().layers(2).queryHeads(Caches.QH).kvHeads(Caches.KVH).headDim(Caches.D)
+        .maxTokens(48).build().withRope(RopeLayout.HALF, 1, 0.25f);
+    try (Context context = Context.create(); Plan plan = context.newPlan(geometry, Policy.of("none"));
+        PagedCache cache = plan.newPagedCache(PagedCacheOptions.of(4))) {
+      PagedSequence cached = cache.newSequence();
+      Sequence sequence = plan.newSequence();
+      sequence.append(40);
+      List<View> views = List.of(v, v);
+      Check.fails(WRONG, () -> sequence.edit(views, Edit.replace(9, 9, 5)), "holds 44 rows of 2 heads, not 45");
+      Check.fails(WRONG, () -> sequence.edit(List.of(v), none), "1 views for 2 layers");
+      Check.fails(NULL, () -> sequence.edit(Arrays.asList(v, null), none), "views[1]");
+      sequence.edit(views, Edit.replace(9, 9, 4)); // all rows are in use
+      sequence.edit(views, Edit.replace(20, 26, 6)); // and may be replaced
+      sequence.edit(views, Edit.move(3, 5, 9));
+      Check.equal(44, sequence.logicalLength());
+      sequence.close();
+      Check.fails(STATE, () -> sequence.edit(views, none), "this Sequence is closed");
+      Check.fails(STATE, () -> cached.edit(sequence, none), "this Sequence is closed");
+      cached.close();
+      Check.fails(STATE, () -> cached.edit(sequence, none), "this PagedSequence is closed");
+    }
+  }
+
   static void pagedCachesAreChecked() {
     PagedCacheOptions options = PagedCacheOptions.of(8).withBlockSize(4);
     Check.fails(WRONG, () -> PagedCacheOptions.of(-1), "blockCount is negative");

@@ -19,7 +19,6 @@ final class TestMain {
       ArgumentsTest.class,
       HandleTest.class,
       PagedCacheTest.class,
-      EditTest.class,
       PrefillTest.class,
       CudaTest.class,
       HooksTest.class,
