@@ -1,15 +1,19 @@
 // Redundancy of a layer's keys: keys in all directions, of which no two are similar
-// and every pair is compared, and keys around a mean, as caches have.
+// and every pair is compared, and keys around a mean, as caches have. Similarity of
+// blocks of keys, for which every pair is compared.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "core/kernels/redundancy.h"
+#include "core/kernels/similarity.h"
 #include "tests/bench/huge_buffer.h"
 #include "tests/bench/suites.h"
 #include "tests/bench/workload.h"
@@ -40,16 +44,20 @@ class RedundancyData {
   Timing Subtract(SimdTarget simd) {
     std::fill_n(scores_.data(), scores_.size(), 0.0f);
     return TimeItems(1, w_.n_kv_heads, [&](uint32_t head, uint32_t) {
-      RowSource keys;
-      keys.base = reinterpret_cast<const uint8_t*>(
-          keys_.data() + size_t{head} * w_.n_tokens * w_.head_dim);
-      keys.row_stride = int64_t{2} * w_.head_dim;
-      keys.element_stride = 2;
-      keys.dtype = DType::kBF16;
       SubtractRedundancy(
-          simd, {keys, w_.n_tokens, w_.head_dim, kThreshold, 1.0f, 1.0f,
+          simd, {KeysOf(head), w_.n_tokens, w_.head_dim, kThreshold, 1.0f, 1.0f,
                  scores_.data() + size_t{head} * w_.n_tokens, scratch_.data()});
     });
+  }
+
+  RowSource KeysOf(uint32_t head) const {
+    RowSource keys;
+    keys.base = reinterpret_cast<const uint8_t*>(
+        keys_.data() + size_t{head} * w_.n_tokens * w_.head_dim);
+    keys.row_stride = int64_t{2} * w_.head_dim;
+    keys.element_stride = 2;
+    keys.dtype = DType::kBF16;
+    return keys;
   }
 
   // They are the result of a softmax.
@@ -100,6 +108,44 @@ void BenchKeys(Session& session, const Workload& w, const char* kind,
   });
 }
 
+// All blocks of one layer, of 16 tokens each.
+void BenchBlocks(Session& session, const Workload& w) {
+  constexpr uint32_t kBlock = 16;
+  const std::string name =
+      fmt::format("redundancy of blocks, bf16 S={}", w.n_tokens);
+  if (!session.wants(name)) return;
+  session.announce(name);
+  const RedundancyData data(w, 0.0f);
+  HugeBuffer<uint8_t> scratch(SimilarityScratchBytes(w.n_tokens, w.head_dim));
+  std::vector<uint32_t> blocks(w.n_tokens / kBlock);
+  std::iota(blocks.begin(), blocks.end(), 0);
+  std::vector<int64_t> sums(blocks.size());
+  Row& row = session.report.AddRow(name, 1, "flop/s");
+  const double n = w.n_tokens;
+  // A pair's cosine is the same both ways.
+  const double flops = n * n * w.head_dim * w.n_kv_heads;
+  Comparison& peak = row.Against(
+      "f32 FMA peak",
+      session.smoke ? std::nullopt : std::optional(Goal{0.55, 0.7}));
+  Repeat(session, [&](bool measured) {
+    const double limit = session.limits.FmaFlops(session.simd, 1);
+    const Timing timing =
+        TimeItems(1, w.n_kv_heads, [&](uint32_t head, uint32_t) {
+          SumSimilarity(session.simd,
+                        {data.KeysOf(head), 0, w.n_tokens, w.head_dim, kBlock,
+                         blocks.data(), static_cast<uint32_t>(blocks.size()),
+                         sums.data(), scratch.data()});
+          // Half of random cosines count, all of which are above 0.
+          if (!(*std::min_element(sums.begin(), sums.end()) > 0)) {
+            throw std::runtime_error("a block is like no other");
+          }
+        });
+    if (!measured) return;
+    row.Add(timing, flops);
+    peak.ratio.Add(flops / timing.cpu / limit);
+  });
+}
+
 }  // namespace
 
 void BenchRedundancy(Session& session) {
@@ -107,6 +153,8 @@ void BenchRedundancy(Session& session) {
   if (!session.smoke) w.n_tokens = 16128;
   BenchKeys(session, w, "no two similar", 0.0f, true);
   BenchKeys(session, w, "around a mean", 1.5f, false);
+  if (!session.smoke) w.n_tokens = 4096;
+  BenchBlocks(session, w);
 }
 
 }  // namespace kvevict::bench
