@@ -118,12 +118,11 @@ class Others {
       for (uint32_t g = 0; g < n_groups; ++g) {
         HWY_ALIGN float cosines[kRowsPerBlock * 2 * kRowPad];
         const uint32_t row = g * kRowsPerBlock;
-        const uint32_t n_of_group = std::min(n - row, uint32_t{kRowsPerBlock});
         MultiplyBlock(scratch_.block + size_t{row} * args_.head_dim,
                       scratch_.panel, args_.head_dim, cosines, width);
-        if (is_mine) ClearOwn(first + row, n_of_group, key, cosines);
-        SumOverKeys(first + row, n_of_group, cosines, sums + row * kRowPad);
-        if (!is_mine) SumOverRows(key, n_of_group, cosines, of_keys);
+        if (is_mine) ClearOwn(first + row, key, cosines);
+        SumOverKeys(first + row, cosines, sums + row * kRowPad);
+        if (!is_mine) SumOverRows(key, cosines, of_keys);
       }
       for (uint32_t i = 0; i < std::min(width, n_rows_ - key); ++i) {
         args_.sums[(key + i) / args_.block] += of_keys[i];
@@ -140,10 +139,10 @@ class Others {
     }
   }
 
-  // Leaves out the products of n rows from `row` on with themselves.
-  static void ClearOwn(uint32_t row, uint32_t n, uint32_t key, float* cosines) {
+  // Leaves out the products of a group's rows, from `row` on, with themselves.
+  static void ClearOwn(uint32_t row, uint32_t key, float* cosines) {
     const uint32_t width = RowPanel::Width();
-    for (uint32_t r = 0; r < n; ++r) {
+    for (uint32_t r = 0; r < kRowsPerBlock; ++r) {
       const uint32_t self = row + r;
       if (self >= key && self - key < width) {
         cosines[r * width + self - key] = 0.0f;
@@ -161,12 +160,13 @@ class Others {
                          hn::Mul(kept, hn::Set(d, kUnits)));
   }
 
-  // Adds what counts of n rows' products with a panel, for the rows.
-  HWY_INLINE void SumOverKeys(uint32_t row, uint32_t n, const float* cosines,
+  // Adds what counts of a group's products with a panel, for its rows. Rows past
+  // the last one, and keys, have some mean, and no products.
+  HWY_INLINE void SumOverKeys(uint32_t row, const float* cosines,
                               int32_t* sums) const {
     const hn::RebindToSigned<RowTag> di;
     const uint32_t width = RowPanel::Width();
-    for (uint32_t r = 0; r < n; ++r) {
+    for (uint32_t r = 0; r < kRowsPerBlock; ++r) {
       const auto mean = hn::Set(RowTag(), scratch_.means[row + r]);
       int32_t* const to = sums + r * kRowPad;
       auto sum = hn::LoadU(di, to);
@@ -177,9 +177,8 @@ class Others {
     }
   }
 
-  // The same for the panel's keys. Keys past the last one have some mean, and no
-  // products.
-  HWY_INLINE void SumOverRows(uint32_t key, uint32_t n, const float* cosines,
+  // The same for the panel's keys.
+  HWY_INLINE void SumOverRows(uint32_t key, const float* cosines,
                               int64_t* sums) const {
     const hn::RebindToSigned<RowTag> di;
     const uint32_t width = RowPanel::Width();
@@ -187,7 +186,7 @@ class Others {
     for (size_t i = 0; i < width; i += hn::Lanes(di)) {
       const auto mean = hn::LoadU(RowTag(), scratch_.means + key + i);
       auto sum = hn::Zero(di);
-      for (uint32_t r = 0; r < n; ++r) {
+      for (uint32_t r = 0; r < kRowsPerBlock; ++r) {
         sum = hn::Add(sum, Counted(cosines + r * width + i, mean));
       }
       hn::StoreU(sum, di, of_group + i);
