@@ -337,7 +337,7 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
       form_.group, TileKeysOf(context_, g_, form_, mma));
   const LaunchShape launch{splits.n_splits, g_.n_kv_heads,
                            static_cast<uint32_t>(jobs.size()), shape.threads,
-                           shape.dynamic_shared_bytes};
+                           module.dynamic_shared_bytes};
   if (!KnowsLse(first)) {
     KV_RETURN_IF_ERROR(
         Launch(context_, stream_, module, KernelId::window_lse, launch, p));

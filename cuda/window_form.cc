@@ -159,10 +159,14 @@ ModuleKey ScorerOf(const Context& context, const kvevict_layer_geometry& g,
   if (form.measure != Measure::kNone) {
     key.Add("KV_MEASURE", static_cast<int>(form.measure));
   }
-  key.dynamic_shared_bytes =
+  const WindowAttentionShape shape =
       ShapeWindowAttention(variant.mma, static_cast<uint32_t>(g.q_dtype),
-                           g.k_head_dim, form.window, form.group, tile_keys)
-          .dynamic_shared_bytes;
+                           g.k_head_dim, form.window, form.group, tile_keys);
+  const uint32_t staged =
+      StagedTiles(shape, static_cast<uint32_t>(g.k_dtype), SmOf(context));
+  if (staged > 0) key.Add("KV_STAGED_TILES", staged);
+  key.dynamic_shared_bytes =
+      SharedBytes(shape, staged, tile_keys, g.k_head_dim);
   return key;
 }
 

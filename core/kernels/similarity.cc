@@ -100,7 +100,8 @@ class Others {
                                HWY_ATTR { Load(first + i, row); });
   }
 
-  // Sums rows [first, first + n), n <= kBlock, over all keys of the blocks.
+  // Sums rows [first, first + n), n <= kBlock, over their own keys and all later
+  // ones, and later rows over these keys: a cosine is the same both ways.
   void SumBlock(uint32_t first, uint32_t n) const {
     const uint32_t n_groups = PackBlock(
         n, args_.head_dim,
@@ -109,12 +110,24 @@ class Others {
     HWY_ALIGN int32_t sums[kBlock * kRowPad];
     uint32_t n_panels = 0;
     std::fill_n(sums, kBlock * kRowPad, 0);
-    for (uint32_t key = 0; key < n_rows_; key += RowPanel::Width()) {
+    const uint32_t width = RowPanel::Width();
+    for (uint32_t key = first; key < n_rows_; key += width) {
+      const bool is_mine = key < first + kBlock;
+      int64_t of_keys[2 * kRowPad] = {};
       Pack(key);
       for (uint32_t g = 0; g < n_groups; ++g) {
-        MeetPanel(first, g * kRowsPerBlock, n, key, sums);
+        HWY_ALIGN float cosines[kRowsPerBlock * 2 * kRowPad];
+        const uint32_t row = g * kRowsPerBlock;
+        MultiplyBlock(scratch_.block + size_t{row} * args_.head_dim,
+                      scratch_.panel, args_.head_dim, cosines, width);
+        if (is_mine) ClearOwn(first + row, key, cosines);
+        SumOverKeys(first + row, cosines, sums + row * kRowPad);
+        if (!is_mine) SumOverRows(key, cosines, of_keys);
       }
-      if (++n_panels < kPanelsAtOnce && key + RowPanel::Width() < n_rows_) {
+      for (uint32_t i = 0; i < std::min(width, n_rows_ - key); ++i) {
+        args_.sums[(key + i) / args_.block] += of_keys[i];
+      }
+      if (++n_panels < kPanelsAtOnce && key + width < n_rows_) {
         continue;
       }
       for (uint32_t r = 0; r < n; ++r) {
@@ -126,33 +139,59 @@ class Others {
     }
   }
 
-  // Adds the products of rows [row, row + kRowsPerBlock) of the block at
-  // `first` with the panel, whose rows begin at `key`.
-  HWY_INLINE void MeetPanel(uint32_t first, uint32_t row, uint32_t n,
-                            uint32_t key, int32_t* sums) const {
-    const RowTag d;
-    const hn::RebindToSigned<RowTag> di;
-    const size_t lanes = hn::Lanes(d);
+  // Leaves out the products of a group's rows, from `row` on, with themselves.
+  static void ClearOwn(uint32_t row, uint32_t key, float* cosines) {
     const uint32_t width = RowPanel::Width();
-    const auto units = hn::Set(d, kUnits);
-    HWY_ALIGN float cosines[kRowsPerBlock * 2 * kRowPad];
-    MultiplyBlock(scratch_.block + size_t{row} * args_.head_dim, scratch_.panel,
-                  args_.head_dim, cosines, width);
-    for (uint32_t r = row; r < std::min(n, row + uint32_t{kRowsPerBlock});
-         ++r) {
-      float* const mine = cosines + (r - row) * width;
-      const uint32_t self = first + r;
-      if (self >= key && self - key < width) mine[self - key] = 0.0f;
-      const auto mean = hn::Set(d, scratch_.means[self]);
+    for (uint32_t r = 0; r < kRowsPerBlock; ++r) {
+      const uint32_t self = row + r;
+      if (self >= key && self - key < width) {
+        cosines[r * width + self - key] = 0.0f;
+      }
+    }
+  }
+
+  // Cosines in units of 2^-24; 0 if they are below the mean.
+  template <class V>
+  static HWY_INLINE auto Counted(const float* cosines, V mean) {
+    const RowTag d;
+    const auto cosine = hn::LoadU(d, cosines);
+    const auto kept = hn::IfThenElseZero(hn::Ge(cosine, mean), cosine);
+    return hn::ConvertTo(hn::RebindToSigned<RowTag>(),
+                         hn::Mul(kept, hn::Set(d, kUnits)));
+  }
+
+  // Adds what counts of a group's products with a panel, for its rows. Rows past
+  // the last one, and keys, have some mean, and no products.
+  HWY_INLINE void SumOverKeys(uint32_t row, const float* cosines,
+                              int32_t* sums) const {
+    const hn::RebindToSigned<RowTag> di;
+    const uint32_t width = RowPanel::Width();
+    for (uint32_t r = 0; r < kRowsPerBlock; ++r) {
+      const auto mean = hn::Set(RowTag(), scratch_.means[row + r]);
       int32_t* const to = sums + r * kRowPad;
       auto sum = hn::LoadU(di, to);
-      for (size_t i = 0; i < width; i += lanes) {
-        const auto cosine = hn::LoadU(d, mine + i);
-        const auto kept = hn::IfThenElseZero(hn::Ge(cosine, mean), cosine);
-        sum = hn::Add(sum, hn::ConvertTo(di, hn::Mul(kept, units)));
+      for (size_t i = 0; i < width; i += hn::Lanes(di)) {
+        sum = hn::Add(sum, Counted(cosines + r * width + i, mean));
       }
       hn::StoreU(sum, di, to);
     }
+  }
+
+  // The same for the panel's keys.
+  HWY_INLINE void SumOverRows(uint32_t key, const float* cosines,
+                              int64_t* sums) const {
+    const hn::RebindToSigned<RowTag> di;
+    const uint32_t width = RowPanel::Width();
+    HWY_ALIGN int32_t of_group[2 * kRowPad];
+    for (size_t i = 0; i < width; i += hn::Lanes(di)) {
+      const auto mean = hn::LoadU(RowTag(), scratch_.means + key + i);
+      auto sum = hn::Zero(di);
+      for (uint32_t r = 0; r < kRowsPerBlock; ++r) {
+        sum = hn::Add(sum, Counted(cosines + r * width + i, mean));
+      }
+      hn::StoreU(sum, di, of_group + i);
+    }
+    for (uint32_t i = 0; i < width; ++i) sums[i] += of_group[i];
   }
 
   const Similarity& args_;

@@ -31,6 +31,7 @@
 //                     they see and the factors of their weights
 //   KV_PART           the window is a part of more rows, see ScoreParams. Sums
 //                     are added to the present scores; weight_scale is 1.
+//   KV_STAGED_TILES   tiles of codes on their way, see StagedTiles()
 //   KV_CHUNKS         a split is a chunk of any length. Only queries of the
 //                     chunk's own tokens, from its row first_row on, see its
 //                     keys, and they see all. Further launches add later rows.
@@ -168,9 +169,11 @@ KV_KERNEL(window_scores, ScoreParams, kThreads, kShape.blocks_per_sm) {
 
   for (uint32_t block = 0; block < kShape.n_blocks; ++block) {
     products.Begin(block);
-    if (threadIdx.x < kBlockRows) {
-      visible_keys[threadIdx.x] = VisibleKeys(work, block, threadIdx.x);
-      row_lse[threadIdx.x] = RowReference(work, block, threadIdx.x);
+    // What Begin() found of the thread's row is found again.
+    const uint32_t thread = Afresh(threadIdx.x);
+    if (thread < kBlockRows) {
+      visible_keys[thread] = VisibleKeys(work, block, thread);
+      row_lse[thread] = RowReference(work, block, thread);
     }
     BlockSync();
     float references[kLaneRows];

@@ -109,9 +109,9 @@ struct WindowAttentionShape {
   uint32_t key_groups;
   uint32_t threads;
   uint32_t blocks_per_sm;  // at 128 registers; at 255 if parts are long
-  // Dynamic shared memory of both kernels. They use up to 38 KB more static
-  // memory, 20 KB with tensor cores. Together they can exceed 48 KB: set the
-  // attribute that allows it.
+  // Dynamic shared memory of both kernels, without staged tiles. They use up to
+  // 38 KB more static memory, 20 KB with tensor cores. Together they can exceed
+  // 48 KB: set the attribute that allows it.
   uint32_t dynamic_shared_bytes;
 };
 
@@ -159,6 +159,22 @@ constexpr WindowAttentionShape ShapeWindowAttention(
 // Codes of one byte, all of which f16 and bf16 can represent.
 constexpr bool HasByteCodes(uint32_t dtype) {
   return FactsOf(static_cast<int>(dtype)).packing == Packing::kBytes;
+}
+
+// Tiles of codes that are copied to shared memory while tiles of their elements
+// are multiplied (KV_STAGED_TILES of a variant): where registers leave a
+// multiprocessor one block of threads, which would wait for its loads, as many as
+// memory needs under way and shared memory has room for.
+constexpr uint32_t StagedTiles(const WindowAttentionShape& shape,
+                               uint32_t k_dtype, uint32_t sm) {
+  if (!HasByteCodes(k_dtype) || shape.blocks_per_sm > 1) return 0;
+  return SharedKilobytes(sm) > 128 ? 2 : 1;
+}
+// Dynamic shared memory with them.
+constexpr uint32_t SharedBytes(const WindowAttentionShape& shape,
+                               uint32_t staged_tiles, uint32_t tile_keys,
+                               uint32_t head_dim) {
+  return shape.dynamic_shared_bytes + staged_tiles * tile_keys * head_dim;
 }
 
 // Whether tensor cores have elements that hold the keys exactly, and take the

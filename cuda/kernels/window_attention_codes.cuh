@@ -37,6 +37,13 @@ KV_DEVICE Bytes16 ElementsOfCodes(uint32_t low, uint32_t high) {
   return elements;
 }
 
+// Stores the elements of 16 codes.
+KV_DEVICE void StoreElements(uint8_t* shared, const Bytes16& codes) {
+  auto* const to = reinterpret_cast<Bytes16*>(shared);
+  to[0] = ElementsOfCodes(codes.x[0], codes.x[1]);
+  to[1] = ElementsOfCodes(codes.x[2], codes.x[3]);
+}
+
 // Converts rows of kDim codes to rows of elements in shared memory, kPitch
 // bytes apart. find(row, is_there) returns a row's address. A thread loads up
 // to four pieces at once.
@@ -64,10 +71,7 @@ KV_DEVICE void ConvertRows(uint8_t* buffer, const Find& find) {
     for (uint32_t n = 0; n < kAtOnce; ++n) {
       const uint32_t i = first + n * kBlockThreads;
       if (i >= kLoads) continue;
-      auto* const to = reinterpret_cast<Bytes16*>(
-          buffer + i / kPieces * kPitch + i % kPieces * 32);
-      to[0] = ElementsOfCodes(codes[n].x[0], codes[n].x[1]);
-      to[1] = ElementsOfCodes(codes[n].x[2], codes[n].x[3]);
+      StoreElements(buffer + i / kPieces * kPitch + i % kPieces * 32, codes[n]);
     }
   }
 }

@@ -5,7 +5,9 @@
 // copied to two buffers in turn, while the other one is used. Query rows come
 // through the second buffer while the first tile is copied to the first.
 // One-byte codes come through registers, where they become 16-bit elements;
-// their products are multiplied by their rows' scales.
+// their products are multiplied by their rows' scales. With KV_STAGED_TILES a
+// thread copies its codes to places of its own, so many tiles before it converts
+// them.
 #ifndef KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_MMA_CUH_
 #define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_MMA_CUH_
 
@@ -37,7 +39,7 @@ class Products {
   KV_DEVICE explicit Products(const Work& work) : work_(work) {
     KV_DYNAMIC_SHARED(buffers);
     buffers_ = buffers;
-    KV_SHARED(uint64_t, key_rows, KV_PAGED ? 2 * kTileKeys : 1);
+    KV_SHARED(uint64_t, key_rows, KV_PAGED ? kKeyRowTiles * kTileKeys : 1);
     key_rows_ = key_rows;
     KV_SHARED(float, query_scales, kScalesQueries ? kBlockRows : 1);
     query_scales_ = query_scales;
@@ -46,11 +48,12 @@ class Products {
   // Must be followed by NextTile() for every tile of the split. There must be
   // one barrier after the last Multiply() of the row block before.
   KV_DEVICE void Begin(uint32_t block) {
-    FindKeyRows(0);
+    for (uint32_t tile = 0; tile <= kStagedTiles; ++tile) FindKeyRows(tile);
     FindQueryRows(block);
     BlockSync();
-    StartTile(0);
-    FindKeyRows(1);
+    for (uint32_t tile = 0; tile < kStagedTiles; ++tile) StageTile(tile);
+    PrepareTile(0);
+    if constexpr (kStagedTiles > 0) scale_ = KeyScale(0);
     if constexpr (kScalesQueries) {
       ScaleOfRows<kBlockRows, kThreads, kHeadDim>(
           [&](uint32_t r) { return QueryPlace(r); }, query_scales_);
@@ -76,8 +79,7 @@ class Products {
     if constexpr (!kReadsQuantized) CopyAsyncWait<0>();
     BlockSync();
     if (tile + 1 < work_.n_tiles()) {
-      StartTile(tile + 1);
-      FindKeyRows(tile + 2);
+      PrepareTile(tile + 1);
       FindScales(tile + 1);
     }
     tile_ = tile;
@@ -105,12 +107,19 @@ class Products {
   static constexpr uint32_t kSteps = kHeadDim / 16;
   // Fragments of a warp: tiles of rows, each followed by that of its low parts.
   static constexpr uint32_t kFragments = kParts * kTilesPerWarp;
-  // Steps whose keys are being loaded to registers meanwhile: two, if pages and
-  // scores of several heads leave room.
-  static constexpr uint32_t kAhead =
-      KV_PAGED || KV_OUT == 2 || kReadsQuantized ? 1 : 2;
+  // Steps whose keys are being loaded to registers meanwhile: two, if pages,
+  // scores of several heads, and lengths of heads with several row blocks leave
+  // room.
+  static constexpr uint32_t kAhead = KV_PAGED || KV_OUT == 2 ||
+                                             kReadsQuantized ||
+                                             (KV_RAGGED && kShape.n_blocks > 1)
+                                         ? 1
+                                         : 2;
   static constexpr uint32_t kPitch = 2 * kHeadDim + 16;
   static constexpr uint32_t kPieces = kHeadDim / 8;  // of 16 bytes, per row
+  static constexpr uint32_t kStagedTiles = KV_STAGED_TILES;
+  // Tiles of paged keys whose rows have been looked up.
+  static constexpr uint32_t kKeyRowTiles = kStagedTiles + 2;
   // Rows of fragments come in several rounds if a tile has no room for all.
   static constexpr uint32_t kFragmentRows = kParts * kBlockRows;
   static constexpr uint32_t kRoundRows =
@@ -145,21 +154,21 @@ class Products {
     return buffers_ + tile % 2 * (kTileKeys * kPitch);
   }
 
-  // Looks up the rows of a tile of paged keys, one barrier before StartTile().
+  // Looks up the rows of a tile of paged keys, one barrier before they are read.
   KV_DEVICE void FindKeyRows(uint32_t tile) {
     if constexpr (KV_PAGED) {
       const uint32_t thread = Afresh(threadIdx.x);
       if (thread >= kTileKeys) return;
       const uint32_t key = work_.first_key + tile * kTileKeys + thread;
-      key_rows_[tile % 2 * kTileKeys + thread] =
+      key_rows_[tile % kKeyRowTiles * kTileKeys + thread] =
           key < work_.n_tokens() ? KeyRow(work_, key) : 0;
     }
   }
 
-  // Starts copying rows to a buffer, as one group. find(row, is_there) returns
-  // a row's address.
-  template <uint32_t kRows, class Find>
-  KV_DEVICE void StartRows(uint8_t* buffer, const Find& find) {
+  // Starts copying rows of kPieces times 16 bytes to shared memory, kTo bytes
+  // apart, as one group. find(row, is_there) returns a row's address.
+  template <uint32_t kRows, uint32_t kPieces, uint32_t kTo, class Find>
+  KV_DEVICE void StartRows(uint8_t* to, const Find& find) {
     const uint32_t thread = Afresh(threadIdx.x);
     constexpr uint32_t kCopies = kRows * kPieces;
     for (uint32_t n = 0; n < CeilDiv(kCopies, kThreads); ++n) {
@@ -173,23 +182,73 @@ class Products {
       const uint32_t piece = (kSamePiece ? thread : i) % kPieces;
       bool is_there;
       const uint64_t from = find(row, is_there);
-      CopyAsync16(buffer + row * kPitch + piece * 16, from + piece * 16,
-                  is_there);
+      CopyAsync16(to + row * kTo + piece * 16, from + piece * 16, is_there);
     }
     CopyAsyncCommit();
   }
 
-  KV_DEVICE void StartTile(uint32_t tile) {
+  // Calls start(find) to load the rows of a tile.
+  template <class Start>
+  KV_DEVICE void WithKeyRows(uint32_t tile, const Start& start) const {
     const uint32_t first = work_.first_key + tile * kTileKeys;
-    const auto find = [&](uint32_t row, bool& is_there) {
+    start([&](uint32_t row, bool& is_there) {
       is_there = first + row < work_.n_tokens();
-      return KV_PAGED ? key_rows_[tile % 2 * kTileKeys + row]
+      return KV_PAGED ? key_rows_[tile % kKeyRowTiles * kTileKeys + row]
                       : KeyRow(work_, first + row);
-    };
-    if constexpr (kReadsQuantized) {
-      ConvertRows<kTileKeys, kThreads, kHeadDim, kPitch>(Buffer(tile), find);
+    });
+  }
+
+  // Begins to make a tile ready. One barrier before, its buffer was read for the
+  // last time.
+  KV_DEVICE void PrepareTile(uint32_t tile) {
+    if constexpr (kStagedTiles > 0) {
+      TakeCodes(tile);
+      StageTile(tile + kStagedTiles);
     } else {
-      StartRows<kTileKeys>(Buffer(tile), find);
+      WithKeyRows(tile, [&](const auto& find) {
+        if constexpr (kReadsQuantized) {
+          ConvertRows<kTileKeys, kThreads, kHeadDim, kPitch>(Buffer(tile),
+                                                             find);
+        } else {
+          StartRows<kTileKeys, kPieces, kPitch>(Buffer(tile), find);
+        }
+      });
+    }
+    FindKeyRows(tile + kStagedTiles + 1);
+  }
+
+  // ---- Codes on their way ----
+
+  static constexpr uint32_t kCodePieces = kHeadDim / 16;  // per row
+
+  // The codes of a tile are after the buffers.
+  KV_DEVICE uint8_t* Codes(uint32_t tile) const {
+    return buffers_ + 2 * kTileKeys * kPitch +
+           tile % (kStagedTiles > 0 ? kStagedTiles : 1) *
+               (kTileKeys * kHeadDim);
+  }
+
+  // Starts copying the codes of a tile, or closes a group of no copies if the
+  // split has no such tile.
+  KV_DEVICE void StageTile(uint32_t tile) {
+    if (tile >= work_.n_tiles()) return CopyAsyncCommit();
+    WithKeyRows(tile, [&](const auto& find) {
+      StartRows<kTileKeys, kCodePieces, kHeadDim>(Codes(tile), find);
+    });
+  }
+
+  // Converts the codes of a tile that this thread copied.
+  KV_DEVICE void TakeCodes(uint32_t tile) {
+    constexpr uint32_t kCopies = kTileKeys * kCodePieces;
+    CopyAsyncWait<int{kStagedTiles} - 1>();
+    const uint32_t thread = Afresh(threadIdx.x);
+#pragma unroll
+    for (uint32_t n = 0; n < CeilDiv(kCopies, kThreads); ++n) {
+      const uint32_t i = n * kThreads + thread;
+      if (kCopies % kThreads != 0 && i >= kCopies) break;
+      StoreElements(
+          Buffer(tile) + i / kCodePieces * kPitch + i % kCodePieces * 32,
+          reinterpret_cast<const Bytes16*>(Codes(tile))[i]);
     }
   }
 
@@ -200,17 +259,22 @@ class Products {
     return reinterpret_cast<float*>(Buffer(tile) + key * kPitch + 2 * kHeadDim);
   }
 
+  // The scale of this thread's key of a tile; 0 if there is none.
+  KV_DEVICE float KeyScale(uint32_t tile) const {
+    const uint32_t thread = Afresh(threadIdx.x);
+    const uint32_t key = work_.first_key + tile * kTileKeys + thread;
+    if (thread >= kTileKeys || key >= work_.n_tokens()) return 0.0f;
+    return NumberOf(work_.p.keys, work_.p.scale, work_.layer.block_table,
+                    work_.kv_head, key, 1.0f);
+  }
+
+  // A scale is loaded a tile before it is stored if codes are on their way too.
   KV_DEVICE void FindScales(uint32_t tile) {
     if constexpr (kReadsQuantized) {
       const uint32_t thread = Afresh(threadIdx.x);
-      if (thread >= kTileKeys) return;
-      const uint32_t key = work_.first_key + tile * kTileKeys + thread;
-      const ScoreParams& p = work_.p;
-      *ScalePlace(tile, thread) =
-          key < work_.n_tokens()
-              ? NumberOf(p.keys, p.scale, work_.layer.block_table,
-                         work_.kv_head, key, 1.0f)
-              : 0.0f;
+      const float scale = kStagedTiles > 0 ? scale_ : KeyScale(tile);
+      if (thread < kTileKeys) *ScalePlace(tile, thread) = scale;
+      if constexpr (kStagedTiles > 0) scale_ = KeyScale(tile + 1);
     }
   }
 
@@ -255,7 +319,7 @@ class Products {
             return kScalesQueries ? query_scales_[r] : 1.0f;
           });
     } else {
-      StartRows<kRoundRows>(Buffer(1), find);
+      StartRows<kRoundRows, kPieces, kPitch>(Buffer(1), find);
     }
   }
 
@@ -283,6 +347,7 @@ class Products {
   uint8_t* buffers_;
   uint64_t* key_rows_;
   float* query_scales_;
+  float scale_ = 0.0f;  // of this thread's key of the next tile, staged
   uint32_t tile_ = 0;
   uint32_t queries_[kFragments][kSteps][4];
 };

@@ -53,6 +53,9 @@ constexpr uint32_t kTileKeys = KV_TILE_KEYS;
 #ifndef KV_MEASURE
 #define KV_MEASURE 0
 #endif
+#ifndef KV_STAGED_TILES
+#define KV_STAGED_TILES 0
+#endif
 constexpr uint32_t kLogitHeads = KV_LOGIT_HEADS;
 constexpr bool kMeasuresDynamics = KV_MEASURE == 1;
 constexpr bool kMeasuresEnds = KV_MEASURE == 2;

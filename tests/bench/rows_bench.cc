@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -12,6 +13,7 @@
 #include "core/kernels/fit_values.h"
 #include "core/kernels/merge.h"
 #include "core/kernels/redundancy.h"
+#include "core/kernels/similarity.h"
 #include "tests/bench/plans.h"
 #include "tests/bench/suites.h"
 #include "tests/bench/workload.h"
@@ -150,6 +152,38 @@ void BenchKeys(Session& session, const char* kind, float mean) {
   });
 }
 
+// Blocks of keys in all directions: every pair is compared, and half of the cosines
+// count.
+void BenchBlocks(Session& session) {
+  constexpr uint32_t kBlock = 16;
+  const Workload w = LayerOfTokens(session, 4096);
+  const std::string name =
+      fmt::format("redundancy of blocks, bf16 S={}", w.n_tokens);
+  if (!session.wants(name)) return;
+  session.announce(name);
+  const Rows keys(w, 0.0f, 1);
+  HugeBuffer<uint8_t> scratch(SimilarityScratchBytes(w.n_tokens, w.head_dim));
+  std::vector<uint32_t> blocks(w.n_tokens / kBlock);
+  std::iota(blocks.begin(), blocks.end(), 0);
+  std::vector<int64_t> sums(blocks.size());
+  const auto compare = [&](uint32_t head, uint32_t) {
+    SumSimilarity(
+        session.simd,
+        {keys.Of(head), 0, w.n_tokens, w.head_dim, kBlock, blocks.data(),
+         static_cast<uint32_t>(blocks.size()), sums.data(), scratch.data()});
+  };
+  const double n = w.n_tokens;
+  MeasureFlops(
+      session, name, 1, n * n * w.head_dim * w.n_kv_heads,
+      Wanted(session, {0.55, 0.7}),
+      [&] { return TimeItems(1, w.n_kv_heads, compare); },
+      [&] {
+        if (!(*std::min_element(sums.begin(), sums.end()) > 0)) {
+          throw std::runtime_error("a block is like no other");
+        }
+      });
+}
+
 void BenchFitOf(Session& session, bool fits_biases) {
   const Workload w = LayerOfTokens(session, 8192);
   const uint32_t n_keep = w.n_tokens / 16, n_queries = 2 * n_keep;
@@ -211,6 +245,7 @@ void BenchFitOf(Session& session, bool fits_biases) {
 void BenchRedundancy(Session& session) {
   BenchKeys(session, "no two similar", 0.0f);
   BenchKeys(session, "around a mean", 1.5f);
+  BenchBlocks(session);
 }
 
 // Every row that goes meets every row that stays.

@@ -101,12 +101,12 @@ std::vector<Row> AttentionRows(const Scale& scale) {
     }
   }
   const auto add_batch = [&](const Model& model, const Format& format,
-                             uint32_t n_queries) {
+                             uint32_t n_queries, uint32_t n_tokens = 2048) {
     Attention a{{scale.Of(model)}, n_queries};
     a.cache.n_sequences = scale.Sequences(32);
-    a.cache.n_tokens = scale.Tokens(2048);
+    a.cache.n_tokens = scale.Tokens(n_tokens);
     a.cache.format = format;
-    add(a, "32 sequences of 2048 slots");
+    add(a, fmt::format("32 sequences of {} slots", n_tokens));
   };
   // One query of every format and model first, then batches.
   constexpr int kOfOneQuery = 7 * 3 * 2;
@@ -121,6 +121,15 @@ std::vector<Row> AttentionRows(const Scale& scale) {
     }
   }
   rows.insert(rows.end(), single.begin() + kOfOneQuery, single.end());
+  for (const uint32_t n_queries : {4u, 2u, 3u}) {
+    for (const Format& format : {kFp8, kU8, kU4, kQ8, kKivi}) {
+      for (const Model& model : {k128, k256Group6, k256Group8}) {
+        for (const uint32_t n_tokens : {2048u, 16384u}) {
+          add_batch(model, format, n_queries, n_tokens);
+        }
+      }
+    }
+  }
   return rows;
 }
 

@@ -115,6 +115,8 @@ std::vector<Row> ScoreRows(const Scale& scale) {
           {keys(model, format), snapkv, KVEVICT_DTYPE_BF16, 2});
     }
   }
+  add(fmt::format("score: {}, fp8 keys, f32 queries", k256Group6.name),
+      {keys(k256Group6, kFp8), snapkv, KVEVICT_DTYPE_F32, 2});
   for (const uint32_t block_size : {16u, 64u, 256u}) {
     for (const bool head_major : {false, true}) {
       CacheShape cache = keys(k128, kBf16);

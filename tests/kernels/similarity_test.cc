@@ -132,7 +132,7 @@ Test(similarity, matches_the_oracle) {
   Random random(TestSeed("similarity/matches_the_oracle"));
   for (DType dtype : kKeyDTypes) {
     for (uint32_t dim : kKeyDims) {
-      const Case c = Draw(random, dim, dim > 256 ? 40 : 300);
+      const Case c = Draw(random, dim, dim > 256 ? 40 : dim > 64 ? 300 : 900);
       const std::vector<float> rows = Keys(random, dtype, c);
       const std::vector<Wanted> wanted = Naive(c, rows);
       ForEachTarget([&](SimdTarget simd) {

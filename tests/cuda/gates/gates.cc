@@ -49,15 +49,9 @@ double LeastTileBytes(int sm) {
   return least;
 }
 
-// The least time for which a scorer's block multiplies a tile. From 4 latencies of memory
-// on little is lost even where nobody hides them. Codes are converted on their way, so
-// their loads hide nothing. From 2 latencies on at most a third is lost there, and less
-// since all but the first row block find their keys in the L2 cache. The shortest, 2.2,
-// is that of f32 queries and 256 elements on sm_90.
-double LongProductsNs(const Variant& variant) {
-  const bool is_codes = variant.uses_mma && variant.n_copies == 0;
-  return (is_codes ? 2 : 4) * kMemoryNs;
-}
+// The least time for which a scorer's block multiplies a tile: from 4 latencies of memory
+// on little is lost even where nobody hides them.
+constexpr double kLongProductsNs = 4 * kMemoryNs;
 // A V100 and a T4 multiply without tensor cores at this rate, each multiprocessor.
 constexpr double kOldFmaPerNs = 1.59 * 64;
 double TileProductsNs(const Variant& variant, int sm) {
@@ -137,7 +131,7 @@ void CheckOccupancy(const KernelFigures& figures, const Variant& variant) {
       figures.threads_at_work() >= least ||
           (tile_bytes > 0 && tile_bytes >= least_bytes) ||
           (!variant.is_flagship &&
-           TileProductsNs(variant, figures.sm) >= LongProductsNs(variant)),
+           TileProductsNs(variant, figures.sm) >= kLongProductsNs),
       "%s: %u blocks of %u threads at work, %u threads < %u, with %.0f bytes "
       "of tiles < %.0f",
       figures.kernel.c_str(), figures.n_blocks, figures.n_threads,

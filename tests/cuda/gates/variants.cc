@@ -36,6 +36,8 @@ const Attention kAttention[] = {
     {kBF16, kBF16, 64, 64, 8, false, kRowPerHead},
     {kBF16, kBF16, 128, 64, 16, true, kSumOfGroup},  // several row blocks
     {kBF16, kBF16, 128, 64, 8, false, kSumOfGroup},
+    {kBF16, kBF16, 128, 32, 16, false, kSumOfGroup},
+    {kF16, kF16, 128, 32, 16, false, kMaxOfGroup, true},
     {kF16, kF16, 96, 16, 1, false, kSumOfGroup},
     {kBF16, kBF16, 256, 32, 4, false, kMaxOfGroup},
     {kF16, kF16, 256, 64, 2, true, kSumOfGroup},
@@ -56,6 +58,7 @@ const Attention kAttention[] = {
     {kF32, kBF16, 256, 64, 8, true, kSumOfGroup},
     {kF32, kF16, 256, 64, 8, true, kRowPerHead, true},
     {kF32, kE4M3, 256, 64, 6, true, kSumOfGroup},
+    {kF32, kI8, 192, 33, 8, false, kRowPerHead, true},
     {kBF16, kBF16, 256, 64, 6, false, kSumOfGroup},
     {kBF16, kBF16, 256, 64, 8, true, kSumOfGroup, true},
     {kF16, kF16, 256, 64, 8, false, kRowPerHead},
@@ -309,24 +312,34 @@ Variant Make(const Attention& a, bool mma, int sm,
     variant.n_query_matrices = n_fragments * variant.n_matrices;
     variant.n_products = 2 * n_fragments;
     variant.n_most_registers = 65536 / (shape.threads * shape.blocks_per_sm);
-    // A thread has four loads of codes on their way, which it waits for.
-    const bool copies = !HasByteCodes(a.k_dtype);
-    variant.n_tile_bytes = copies ? size_t{2} * tile_keys * a.head_dim
-                                  : std::min(size_t{tile_keys} * a.head_dim,
-                                             size_t{4 * 16} * shape.threads);
-    variant.dynamic_shared_bytes = shape.dynamic_shared_bytes;
+    // Codes are on their way to shared memory some tiles before. Otherwise a thread
+    // has four loads of them on their way, which it waits for.
+    variant.has_codes = HasByteCodes(a.k_dtype);
+    const uint32_t staged =
+        StagedTiles(shape, a.k_dtype, static_cast<uint32_t>(sm));
+    if (staged > 0) {
+      variant.options.push_back(define("KV_STAGED_TILES", staged));
+    }
+    const size_t n_elements = size_t{tile_keys} * a.head_dim;
+    variant.n_tile_bytes =
+        !variant.has_codes ? 2 * n_elements
+        : staged > 0       ? staged * n_elements
+                     : std::min(n_elements, size_t{4 * 16} * shape.threads);
+    variant.dynamic_shared_bytes =
+        SharedBytes(shape, staged, tile_keys, a.head_dim);
     // Caps need exponentials of their own, and biases loads.
     const auto has = [&](const char* option) {
       return std::find(variant.options.begin(), variant.options.end(),
                        define(option, 1)) != variant.options.end();
     };
     variant.is_flagship =
-        !has("KV_SOFTCAP") && !has("KV_BIAS") && a.q_dtype == kBF16 && copies &&
-        a.head_dim == kFlagship.head_dim && a.window == kFlagship.window &&
-        a.group == kFlagship.group && !a.paged && !a.ragged &&
-        a.out == kSumOfGroup;
-    if (copies) {
-      variant.n_copies = CeilDiv(tile_keys * a.head_dim / 8, shape.threads);
+        !has("KV_SOFTCAP") && !has("KV_BIAS") && a.q_dtype == kBF16 &&
+        !variant.has_codes && a.head_dim == kFlagship.head_dim &&
+        a.window == kFlagship.window && a.group == kFlagship.group &&
+        !a.paged && !a.ragged && a.out == kSumOfGroup;
+    if (!variant.has_codes || staged > 0) {
+      const size_t n_of_copy = variant.has_codes ? 16 : 8;
+      variant.n_copies = CeilDiv(n_elements / n_of_copy, shape.threads);
     }
   }
   return variant;
@@ -399,7 +412,7 @@ std::string Variant::form() const {
     text += !numbers.empty() ? numbers : n_copies == 0 ? ", codes" : "";
   } else if (module == ModuleId::window_attention) {
     text += n_products > 0 ? ", tensor cores" : ", FMA";
-    text += n_products > 0 && n_copies == 0 ? ", codes" : "";
+    text += n_products > 0 && has_codes ? ", codes" : "";
     text += numbers;
   } else if (module != ModuleId::window_attention_few) {
     const bool is_plain = options.empty() || !biases.empty();

@@ -31,6 +31,7 @@ struct Variant {
   size_t n_tile_bytes = 0;            // on their way while one is multiplied
   double n_tile_products = 0;         // of a scorer's block
   bool uses_mma = false;              // for these
+  bool has_codes = false;             // as keys
   uint32_t dynamic_shared_bytes = 0;  // the most
   std::string_view dynamic_kernel{};  // whose these are; empty: all kernels
   bool is_flagship = false;           // the scorer of prediction.h

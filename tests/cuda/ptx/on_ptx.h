@@ -67,6 +67,7 @@ std::vector<std::string> Defines(
         KV_PTX_PAIR("KV_SOFTCAP", KV_SOFTCAP),                                \
         KV_PTX_PAIR("KV_SINKS", KV_SINKS), KV_PTX_PAIR("KV_BIAS", KV_BIAS),   \
         KV_PTX_PAIR("KV_MEASURE", KV_MEASURE),                                \
+        KV_PTX_PAIR("KV_STAGED_TILES", KV_STAGED_TILES),                      \
         KV_PTX_PAIR("KV_V_DTYPE", KV_V_DTYPE),                                \
         KV_PTX_PAIR("KV_V_DIM", KV_V_DIM),                                    \
         KV_PTX_PAIR("KV_ROW_WARPS", KV_ROW_WARPS),                            \

@@ -34,14 +34,15 @@ bool SameBytes(const Scores& a, const Scores& b) {
   return a.size() == b.size();
 }
 
-// Two splits, of three and two tiles; a layer that ends in the first and has
-// its row log-sum-exps; one of the window's length.
+// Two splits, of three and two tiles, or more if some are staged before; a layer
+// that ends in the first and has its row log-sum-exps; one of the window's length.
 std::vector<AttentionLayer> ThreeLayers(const AttentionVariant& v,
                                         Random& random) {
   const uint32_t shorter = std::max(
       QueryRows(v), 2 * v.tile_keys + 2 + random.Below(v.tile_keys - 2));
   const uint32_t n_heads = v.ragged ? 2 : 1;
-  return {RandomLayer(v, n_heads, shorter + 2 * v.tile_keys, random),
+  const uint32_t n_more = (2 + StagedTiles(v)) * v.tile_keys;
+  return {RandomLayer(v, n_heads, shorter + n_more, random),
           RandomLayer(v, n_heads, shorter, random),
           RandomLayer(v, n_heads, QueryRows(v), random)};
 }
@@ -51,6 +52,7 @@ AttentionLayout RandomRing(const AttentionVariant& v, Random& random) {
   const uint32_t n_spare = is_ring ? random.Below(3) : 0;
   return {.first_row = is_ring ? random.Below(v.window + n_spare) : 0,
           .n_spare = n_spare,
+          .tiles_per_split = 3 + StagedTiles(v),
           .odd_layers_have_lse = true};
 }
 

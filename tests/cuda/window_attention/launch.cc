@@ -271,8 +271,10 @@ std::vector<std::vector<float>> RunAttention(
   const auto launch = [&](const char* pass,
                           void (*kernel)(const ScoreParams&)) {
     Check(v, pass,
-          simt::Launch(kernel, grid, {v.few ? kFewRowThreads : shape.threads},
-                       shape.dynamic_shared_bytes, p, options));
+          simt::Launch(
+              kernel, grid, {v.few ? kFewRowThreads : shape.threads},
+              SharedBytes(shape, StagedTiles(v), v.tile_keys, v.head_dim), p,
+              options));
   };
   // One launch each, or one for each part, the last rows first.
   const ScoreParams whole = p;

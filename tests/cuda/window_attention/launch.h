@@ -26,7 +26,8 @@ enum AttentionRows : uint32_t {
   kMeasureEnds = 128,
   kSoftcap = 256,
   kSinks = 512,
-  kBias = 1024
+  kBias = 1024,
+  kStaged = 2048,  // KV_STAGED_TILES is this bit and the next
 };
 
 // A row of mma_variants.inc, fma_variants.inc or few_variants.inc.
@@ -54,6 +55,9 @@ inline uint32_t QueryRows(const AttentionVariant& v) {
   const uint32_t parts = 2 * v.window + v.window / 2 + 1;
   if ((v.rows & kChunks) != 0) return parts + 2 * v.tile_keys;
   return (v.rows & kPart) != 0 ? parts : v.window;
+}
+inline uint32_t StagedTiles(const AttentionVariant& v) {
+  return v.rows / kStaged % 4;
 }
 // The query rows of a head of n_tokens.
 inline uint32_t QueryRows(const AttentionVariant& v, uint32_t n_tokens) {

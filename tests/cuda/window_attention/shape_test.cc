@@ -1,4 +1,5 @@
 // How window_attention.h and attention.h cut the work of a launch.
+#include <algorithm>
 #include <cstdio>
 #include <initializer_list>
 
@@ -47,6 +48,28 @@ void ShapeCoversTheRows(bool use_mma, uint32_t q_dtype, uint32_t head_dim,
     KV_EXPECT(s.blocks_per_head * s.tiles_per_block >= s.tiles_per_head);
     KV_EXPECT((s.blocks_per_head - 1) * s.tiles_per_block < s.tiles_per_head);
     KV_EXPECT(!use_mma || !CanUseMma(q_dtype, 3, head_dim, window, 80));
+  }
+}
+
+// Codes on their way take no block of threads from a multiprocessor.
+void StagedTilesFit(bool use_mma, uint32_t head_dim, uint32_t window,
+                    uint32_t group, uint32_t sm) {
+  // Static memory, of tiles of 64 keys; the system has 1 KB.
+  constexpr uint32_t kStaticBytes = 13 << 10;
+  char what[80];
+  std::snprintf(what, sizeof(what), "mma %d, head_dim %u, window %u, group %u",
+                use_mma, head_dim, window, group);
+  for (const uint32_t q_dtype : {kF32, kBF16}) {
+    const uint32_t tile_keys = TileKeys(use_mma, head_dim, sm);
+    const WindowAttentionShape s = ShapeWindowAttention(
+        use_mma, q_dtype, head_dim, window, group, tile_keys);
+    const auto blocks = [&](uint32_t n_staged) {
+      const uint32_t n_bytes =
+          SharedBytes(s, n_staged, tile_keys, head_dim) + kStaticBytes;
+      return std::min(s.blocks_per_sm, (SharedKilobytes(sm) << 10) / n_bytes);
+    };
+    KV_EXPECT(blocks(StagedTiles(s, kE4M3, sm)) == blocks(0));
+    KV_EXPECT(StagedTiles(s, kBF16, sm) == 0);
   }
 }
 
@@ -137,6 +160,9 @@ int main() {
           for (uint32_t q_dtype : {kF32, kBF16}) {
             ShapeCoversTheRows(use_mma, q_dtype, head_dim, window, group, 86);
             ShapeCoversTheRows(use_mma, q_dtype, head_dim, window, group, 90);
+          }
+          for (uint32_t sm : {80u, 86u, 90u}) {
+            StagedTilesFit(use_mma, head_dim, window, group, sm);
           }
         }
       }
