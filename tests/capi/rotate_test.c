@@ -128,7 +128,7 @@ static void PutBack(test_cache* cache, const test_cache* before,
   }
 }
 
-static void TryCache(const kvevict_context* with, const test_cache_trial* t,
+static void TryCache(const test_any_context* with, const test_cache_trial* t,
                      test_random* random) {
   static int32_t offsets[kMostSlots];
   const test_cache_spec* spec = &t->cache->spec;
@@ -142,7 +142,7 @@ static void TryCache(const kvevict_context* with, const test_cache_trial* t,
                      : (int32_t)test_random_below(random, 3);
   }
   test_cache* ours = test_cache_clone(t->cache);
-  kvevict_plan* plan = PlanFor(with, ours, t->n_tokens, &r);
+  kvevict_plan* plan = PlanFor(with->context, ours, t->n_tokens, &r);
   const kvevict_rotation rotation =
       RotationOf(ours, t->n_tokens, offsets, t->n_lists);
   EXPECT_OK(kvevict_rotate(plan, &rotation, 1, NULL));
@@ -154,14 +154,8 @@ static void TryCache(const kvevict_context* with, const test_cache_trial* t,
 }
 
 Test(rotate, every_layout_and_dtype_turns_as_long_double_says) {
-  kvevict_context* const context = test_context();
   test_random random = test_random_start("rotate layouts");
-  test_try_layouts_and_dtypes(context, &random, TryCache);
-}
-
-Test(rotate, any_number_of_threads_will_do) {
-  test_random random = test_random_start("rotate threads");
-  test_try_threads(&random, TryCache);
+  test_try_layouts_and_dtypes(12, &random, TryCache);
 }
 
 /* ---- Contiguous positions after an eviction ---- */

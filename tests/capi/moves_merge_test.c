@@ -37,7 +37,7 @@ static bool CanMerge(const test_cache* cache, kvevict_merge merge) {
 
 static uint32_t n_compared;
 
-static void TryCache(const kvevict_context* with, const test_cache_trial* t,
+static void TryCache(const test_any_context* with, const test_cache_trial* t,
                      test_random* random) {
   static int32_t keep[4 * 128];
   const uint32_t heads = t->cache->view.n_kv_heads;
@@ -70,7 +70,8 @@ static void TryCache(const kvevict_context* with, const test_cache_trial* t,
   if (test_random_coin(random)) move.merge_fraction = 0.6;
   if (!CanMerge(ours, move.merge)) {
     EXPECT_FAILS(
-        Compact(with, &move, 1), KVEVICT_ERROR_UNSUPPORTED, "cannot merge",
+        Compact(with->context, &move, 1), KVEVICT_ERROR_UNSUPPORTED,
+        "cannot merge",
         ours->view.k.dtype == KVEVICT_DTYPE_OPAQUE ? "k_dtype" : "v_dtype");
     test_expect_same_bytes(ours, t->cache, t->what);
     test_cache_destroy(ours);
@@ -79,7 +80,7 @@ static void TryCache(const kvevict_context* with, const test_cache_trial* t,
   /* Companions, and rows that nothing merges into, are as without merging. */
   test_cache* theirs = test_cache_clone(t->cache);
   oracle_compact_lists(&theirs->view, &lists);
-  EXPECT_OK(Compact(with, &move, 1));
+  EXPECT_OK(Compact(with->context, &move, 1));
   for (uint32_t h = 0; h < heads; ++h) {
     const uint32_t l = t->n_lists == 1 ? 0 : h;
     n_compared +=
@@ -92,19 +93,14 @@ static void TryCache(const kvevict_context* with, const test_cache_trial* t,
   test_cache_destroy(theirs);
 }
 
-Test(compact_merge, every_layout_and_dtype_merges_as_the_oracle_says) {
+Test(moves_merge, every_layout_and_dtype_merges_as_the_oracle_says) {
   test_random random = test_random_start("compact merge layouts");
-  test_try_layouts_and_dtypes(test_context(), &random, TryCache);
+  test_try_layouts_and_dtypes(12, &random, TryCache);
   EXPECT(n_compared > 200, "only %u heads could be told", n_compared);
 }
 
-Test(compact_merge, any_number_of_threads_merges) {
-  test_random random = test_random_start("compact merge threads");
-  test_try_threads(&random, TryCache);
-}
-
 /* Any number of threads and any layout give the same bytes. */
-Test(compact_merge, threads_and_layouts_make_the_same_bytes) {
+Test(moves_merge, threads_and_layouts_make_the_same_bytes) {
   test_random random = test_random_start("compact merge bytes");
   for (kvevict_merge merge = KVEVICT_MERGE_VALUES;
        merge <= KVEVICT_MERGE_WEIGHTED; ++merge) {
@@ -143,7 +139,7 @@ Test(compact_merge, threads_and_layouts_make_the_same_bytes) {
   }
 }
 
-Test(compact_merge, what_drops_nothing_changes_nothing) {
+Test(moves_merge, what_drops_nothing_changes_nothing) {
   test_random random = {7};
   const test_cache_spec spec = {TEST_PAGED_3,      2, 30, KVEVICT_DTYPE_F32, 5,
                                 KVEVICT_DTYPE_F16, 6, 1};
@@ -169,7 +165,7 @@ Test(compact_merge, what_drops_nothing_changes_nothing) {
 }
 
 /* Each move of a call may merge by its own rule or not at all. */
-Test(compact_merge, every_move_merges_as_it_says) {
+Test(moves_merge, every_move_merges_as_it_says) {
   test_random random = {8};
   int32_t keep[12];
   test_random_ascending(&random, keep, 12, 40);
@@ -203,7 +199,7 @@ Test(compact_merge, every_move_merges_as_it_says) {
   }
 }
 
-Test(compact_merge, sizes_of_workspaces_need_the_tokens_held) {
+Test(moves_merge, sizes_of_workspaces_need_the_tokens_held) {
   test_random random = {6};
   const test_cache_spec spec = {TEST_TOKEN_MAJOR,  1, 9, KVEVICT_DTYPE_F32, 4,
                                 KVEVICT_DTYPE_F32, 4, 0};
