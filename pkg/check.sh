@@ -41,9 +41,9 @@ check_docs() {
 check_plain() {
   configure build/plain -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG='-O0 -g1' \
     -DCMAKE_CXX_FLAGS=-DHWY_COMPILE_ONLY_STATIC
-  build build/plain kvevict tests/kernels/all
+  build build/plain kvevict tests/kernels/all capi_moves capi_rotate
   pkg/one_definition.sh build/plain/{core,cuda,CMakeFiles/kvevict_capi.dir}
-  run_tests build/plain plain -R '^kernels_'
+  run_tests build/plain plain -R '^(kernels_|capi_(moves|rotate)$)'
 }
 
 # Checks what is compiled, not every header by itself; tests only meet the compiler's
@@ -188,8 +188,8 @@ cross_windows() {
   return "$status"
 }
 
-# cross_arm64 [REGEX]: the tests with NEON, except those whose name matches; kernels
-# and keep lists by the code for CPUs with vectors of 128, 256 and 512 bits: SVE2's,
+# cross_arm64 [REGEX]: the tests with NEON, except those whose name matches; kernels,
+# moves of rows and keep lists by the code for CPUs with vectors of 128, 256 and 512 bits: SVE2's,
 # SVE's, and that for any length.
 cross_arm64() {
   local status=0 vq cpu extent comparison comparisons=()
@@ -202,7 +202,8 @@ cross_arm64() {
   for vq in 1 2 4; do
     say "qemu's CPU max,sve-max-vq=$vq"
     QEMU_CPU=max,sve-max-vq=$vq KVEVICT_TEST_TARGETS=${target[$vq]} \
-      run_tests build/linux-arm64 "arm64-sve-$vq" -R '^kernels_' || status=1
+      run_tests build/linux-arm64 "arm64-sve-$vq" \
+      -R '^(kernels_|capi_(attend|moves|rotate)$)' || status=1
   done
   for cpu in cortex-a72 max,sve-max-vq={1,2,4}; do
     [[ $cpu == max* ]] && extent=results || extent=all

@@ -5,12 +5,9 @@
 #include <string.h>
 
 #include "kvevict/attention.h"
-#include "kvevict/experimental.h"
 #include "tests/capi/support/cache_trials.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
-#include "tests/capi/support/hooks.h"
-#include "tests/capi/support/plan.h"
 #include "tests/oracle/attention.h"
 #include "tests/oracle/compact.h"
 
@@ -260,11 +257,11 @@ static void* Workspace(size_t n_bytes) {
   return memory;
 }
 
-/* The least workspace, half and the best give the same bytes. */
-static void Attend(const kvevict_context* with, scene* s) {
+/* The least workspace, half and the best give the same bytes, on any number of threads. */
+static void Attend(const test_any_context* with, scene* s) {
   const kvevict_attention_job* job = JobOf(s);
   kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-  EXPECT_OK(kvevict_attend_workspace(with, job, 1, &size));
+  EXPECT_OK(kvevict_attend_workspace(with->of_threads[3], job, 1, &size));
   uint8_t *first = NULL, *sums = NULL;
   const size_t sizes[] = {size.least_bytes,
                           (size.least_bytes + size.best_bytes) / 2,
@@ -272,7 +269,8 @@ static void Attend(const kvevict_context* with, scene* s) {
   for (int i = 0; i < 3; ++i) {
     uint8_t* workspace = Workspace(sizes[i]);
     memset(workspace + sizes[i], TEST_GUARD, 64);
-    EXPECT_OK(kvevict_attend(with, job, 1, workspace, sizes[i], NULL));
+    EXPECT_OK(kvevict_attend(with->of_threads[3 - i], job, 1, workspace,
+                             sizes[i], NULL));
     EXPECT(test_is_filled(workspace + sizes[i], 64), "written behind");
     free(workspace);
     if (first == NULL) {
@@ -322,7 +320,7 @@ static int IsReadable(kvevict_dtype dtype) {
   return dtype != KVEVICT_DTYPE_OPAQUE;
 }
 
-static void TryCache(const kvevict_context* with, const test_cache_trial* t,
+static void TryCache(const test_any_context* with, const test_cache_trial* t,
                      test_random* random) {
   const test_cache_spec* spec = &t->cache->spec;
   const int is_readable = IsReadable(spec->k_dtype) &&
@@ -345,7 +343,7 @@ static void TryCache(const kvevict_context* with, const test_cache_trial* t,
     ExpectAttended(&s);
   } else {
     kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-    EXPECT_FAILS(kvevict_attend_workspace(with, JobOf(&s), 1, &size),
+    EXPECT_FAILS(kvevict_attend_workspace(with->context, JobOf(&s), 1, &size),
                  KVEVICT_ERROR_UNSUPPORTED, "opaque", "cannot be read");
   }
   FreeScene(&s);
@@ -353,8 +351,8 @@ static void TryCache(const kvevict_context* with, const test_cache_trial* t,
 
 Test(attend, every_layout_and_dtype) {
   test_random random = test_random_start("attend layouts");
-  test_try_layouts_and_dtypes(test_context(), &random, TryCache);
-  test_try_quantized(test_context(), &random, TryCache);
+  test_try_layouts_and_dtypes(3, &random, TryCache);
+  test_try_quantized(&random, TryCache);
 }
 
 /* ---- Shapes that models have ---- */
@@ -377,42 +375,25 @@ static test_cache* MakeCache(test_layout layout, uint32_t n_heads,
   return cache;
 }
 
-/* Sizes lie around tiles, on every target, with one thread and several. */
-Test(attend, every_target_and_thread_count) {
+/* Sizes lie around tiles. */
+Test(attend, sizes_around_tiles) {
   static const uint32_t sizes[] = {0, 1, 3, 63, 64, 65, 130, 260};
-  test_random random = test_random_start("attend targets");
-  for (uint32_t i = 0; kvevict_simd_target_at(i) != NULL; ++i) {
-    kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
-    options.simd_target = kvevict_simd_target_at(i);
-    kvevict_context* one = NULL;
-    EXPECT_OK(kvevict_context_create(&options, &one));
-    test_runner runner = {.random = random};
-    test_runner_install(&runner, 3, &options);
-    kvevict_context* three = NULL;
-    EXPECT_OK(kvevict_context_create(&options, &three));
-    for (uint32_t turn = 0; turn < 16; ++turn) {
-      const uint32_t n_tokens = sizes[turn % 8];
-      static const uint32_t dims[] = {16, 40, 64, 128};
-      const uint32_t dim = dims[(turn + turn / 8) % 4];
-      test_cache* cache =
-          MakeCache(test_random_below(&random, TEST_N_LAYOUTS), 2, n_tokens + 1,
-                    dim, turn % 3 == 0 ? 0 : dim, KVEVICT_DTYPE_F32,
-                    test_random_coin(&random), &random);
-      const question q = Draw(n_tokens, 2, dim, &random);
-      scene s = MakeScene(cache, &q, &random);
-      Attend(one, &s);
-      ExpectAttended(&s);
-      uint8_t* alone = malloc(s.out.n_bytes);
-      memcpy(alone, s.out.memory, s.out.n_bytes);
-      Attend(three, &s);
-      EXPECT(memcmp(alone, s.out.memory, s.out.n_bytes) == 0,
-             "%s: other bytes on three threads", options.simd_target);
-      free(alone);
-      FreeScene(&s);
-      test_cache_destroy(cache);
-    }
-    kvevict_context_destroy(one);
-    kvevict_context_destroy(three);
+  static const uint32_t dims[] = {16, 40, 64, 128};
+  test_random random = test_random_start("attend sizes");
+  for (uint32_t turn = 0; turn < 64; ++turn) {
+    const test_any_context with = test_draw_context(&random);
+    const uint32_t n_tokens = sizes[turn % 8];
+    const uint32_t dim = dims[(turn + turn / 8) % 4];
+    test_cache* cache =
+        MakeCache(test_random_below(&random, TEST_N_LAYOUTS), 2, n_tokens + 1,
+                  dim, turn % 3 == 0 ? 0 : dim, KVEVICT_DTYPE_F32,
+                  test_random_coin(&random), &random);
+    const question q = Draw(n_tokens, 2, dim, &random);
+    scene s = MakeScene(cache, &q, &random);
+    Attend(&with, &s);
+    ExpectAttended(&s);
+    FreeScene(&s);
+    test_cache_destroy(cache);
   }
 }
 
@@ -430,11 +411,6 @@ Test(attend, long_caches_and_prompts) {
       {TEST_TRANSPOSED, 1, 300, 32, 2, 300, 100},
   };
   test_random random = test_random_start("attend long");
-  test_runner runner = {.random = random};
-  kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
-  test_runner_install(&runner, 2, &options);
-  kvevict_context* context = NULL;
-  EXPECT_OK(kvevict_context_create(&options, &context));
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
     test_cache* cache = MakeCache(cases[i].layout, cases[i].n_heads,
                                   cases[i].n_tokens, cases[i].dim, cases[i].dim,
@@ -448,12 +424,12 @@ Test(attend, long_caches_and_prompts) {
                         .q_dtype = KVEVICT_DTYPE_F32,
                         .out_dtype = KVEVICT_DTYPE_F32};
     scene s = MakeScene(cache, &q, &random);
-    Attend(context, &s);
+    const test_any_context with = test_draw_context(&random);
+    Attend(&with, &s);
     ExpectAttended(&s);
     FreeScene(&s);
     test_cache_destroy(cache);
   }
-  kvevict_context_destroy(context);
 }
 
 /* Attention to quantized rows gives the same bytes as attention to the f32 rows they stand
@@ -463,46 +439,40 @@ Test(attend, quantized_rows_as_what_they_stand_for) {
   static const test_layout layouts[] = {TEST_TOKEN_MAJOR, TEST_HEAD_MAJOR,
                                         TEST_PAGED_16};
   test_random random = test_random_start("attend quantized");
-  for (uint32_t i = 0; kvevict_simd_target_at(i) != NULL; ++i) {
-    kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
-    options.simd_target = kvevict_simd_target_at(i);
-    kvevict_context* context = NULL;
-    EXPECT_OK(kvevict_context_create(&options, &context));
-    for (uint32_t turn = 0; turn < 32; ++turn) {
-      const kvevict_dtype dtype =
-          (kvevict_dtype)(KVEVICT_DTYPE_FP8_E4M3 + turn % 8);
-      const int has_blocks = dtype >= KVEVICT_DTYPE_Q8_0;
-      const uint32_t dim = dims[turn / 8 % (has_blocks ? 3 : 4)];
-      const test_layout layout = layouts[test_random_below(&random, 3)];
-      const uint32_t n_tokens = test_random_between(&random, 1, 140);
-      const uint32_t v_dim = turn % 5 == 0 ? 0 : dim;
-      test_cache* cache =
-          MakeCache(layout, 3, n_tokens, dim, v_dim, dtype, turn % 2, &random);
-      test_cache* plain = MakeCache(layout, 3, n_tokens, dim, v_dim,
-                                    KVEVICT_DTYPE_F32, turn % 2, &random);
-      kvevict_move move = KVEVICT_MOVE_INIT;
-      move.n_tokens = n_tokens;
-      move.view = &cache->view;
-      move.destination = &plain->view;
-      EXPECT_OK(kvevict_compact(context, &move, 1, NULL, 0, NULL));
-      question q = Draw(n_tokens, 3, dim, &random);
-      q.n_queries = 1 + turn % 3;
-      /* The values are the first part of the keys and end within a block of them. */
-      q.v_head_dim = 16 + 32 * test_random_below(&random, dim / 32);
-      scene s = MakeScene(cache, &q, &random);
-      Attend(context, &s);
-      uint8_t* quantized = malloc(s.out.n_bytes);
-      memcpy(quantized, s.out.memory, s.out.n_bytes);
-      s.job.view = &plain->view;
-      Attend(context, &s);
-      EXPECT(memcmp(quantized, s.out.memory, s.out.n_bytes) == 0,
-             "%s: dtype %d, %u tokens of %u elements: other bytes than f32",
-             options.simd_target, (int)dtype, n_tokens, dim);
-      free(quantized);
-      FreeScene(&s);
-      test_cache_destroy(plain);
-      test_cache_destroy(cache);
-    }
-    kvevict_context_destroy(context);
+  for (uint32_t turn = 0; turn < 64; ++turn) {
+    const test_any_context with = test_draw_context(&random);
+    const kvevict_dtype dtype =
+        (kvevict_dtype)(KVEVICT_DTYPE_FP8_E4M3 + turn % 8);
+    const int has_blocks = dtype >= KVEVICT_DTYPE_Q8_0;
+    const uint32_t dim = dims[turn / 8 % (has_blocks ? 3 : 4)];
+    const test_layout layout = layouts[test_random_below(&random, 3)];
+    const uint32_t n_tokens = test_random_between(&random, 1, 140);
+    const uint32_t v_dim = turn % 5 == 0 ? 0 : dim;
+    test_cache* cache =
+        MakeCache(layout, 3, n_tokens, dim, v_dim, dtype, turn % 2, &random);
+    test_cache* plain = MakeCache(layout, 3, n_tokens, dim, v_dim,
+                                  KVEVICT_DTYPE_F32, turn % 2, &random);
+    kvevict_move move = KVEVICT_MOVE_INIT;
+    move.n_tokens = n_tokens;
+    move.view = &cache->view;
+    move.destination = &plain->view;
+    EXPECT_OK(kvevict_compact(with.context, &move, 1, NULL, 0, NULL));
+    question q = Draw(n_tokens, 3, dim, &random);
+    q.n_queries = 1 + turn % 3;
+    /* The values are the first part of the keys and end within a block of them. */
+    q.v_head_dim = 16 + 32 * test_random_below(&random, dim / 32);
+    scene s = MakeScene(cache, &q, &random);
+    Attend(&with, &s);
+    uint8_t* quantized = malloc(s.out.n_bytes);
+    memcpy(quantized, s.out.memory, s.out.n_bytes);
+    s.job.view = &plain->view;
+    Attend(&with, &s);
+    EXPECT(memcmp(quantized, s.out.memory, s.out.n_bytes) == 0,
+           "%s: dtype %d, %u tokens of %u elements: other bytes than f32",
+           with.simd, (int)dtype, n_tokens, dim);
+    free(quantized);
+    FreeScene(&s);
+    test_cache_destroy(plain);
+    test_cache_destroy(cache);
   }
 }

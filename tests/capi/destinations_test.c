@@ -10,7 +10,6 @@
 #include "tests/capi/support/floats.h"
 #include "tests/capi/support/grouped_rows.h"
 #include "tests/capi/support/model.h"
-#include "tests/capi/support/moves.h"
 #include "tests/capi/support/plan.h"
 #include "tests/capi/support/policies.h"
 

@@ -203,25 +203,3 @@ Test(dtypes_errors, codes_are_read_with_scales_alone) {
   ExpectMissing("lagkv:budget=20,block=4", 1, "value_scale", "v.dtype");
   ExpectMissing("knorm:budget=20,weight=norm", 1, "value_scale", "v.dtype");
 }
-
-Test(dtypes_errors, a_destination_has_numbers_where_the_view_has) {
-  test_random random = {3};
-  const test_cache_spec spec = {TEST_TOKEN_MAJOR, 2, 20, KVEVICT_DTYPE_I8, 8,
-                                KVEVICT_DTYPE_I8, 8, 0};
-  kvevict_context* const context = test_context();
-  test_cache* from = test_cache_create(&spec, &random);
-  test_cache* to = test_cache_create(&spec, &random);
-  const int32_t keep[2] = {3, 9};
-  const kvevict_keep_lists lists = test_lists(keep, 2, 1);
-  kvevict_move move = KVEVICT_MOVE_INIT;
-  move.view = &from->view;
-  move.n_tokens = 20;
-  move.keep = &lists;
-  move.destination = &to->view;
-  EXPECT_OK(kvevict_compact(context, &move, 1, NULL, 0, NULL));
-  to->companions[2].token_stride_bytes = 0;
-  EXPECT_INVALID(kvevict_compact(context, &move, 1, NULL, 0, NULL),
-                 "destination", "the scale and the minimum of k");
-  test_cache_destroy(from);
-  test_cache_destroy(to);
-}

@@ -98,7 +98,7 @@ static void ExpectRow(const kvevict_view* view, const kvevict_plane* plane,
            "dtype %d, slot %u, element %u: read %.9g, not %.9g",
            (int)plane->dtype, slot, e, got[e], there);
   }
-  oracle_store_row(view, plane, slot, head, given); /* changes nothing */
+  oracle_store_row(view, plane, slot, head, true, given); /* changes nothing */
   for (uint32_t e = 0; e < kDim; ++e) {
     const float wanted = (float)oracle_element(view, plane, slot, head, e);
     EXPECT(memcmp(&wanted, &got[e], sizeof wanted) == 0,

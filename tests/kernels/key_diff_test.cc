@@ -12,7 +12,6 @@
 
 #include "tests/kernels/key_cases.h"
 #include "tests/kernels/random.h"
-#include "tests/kernels/same_bits.h"
 #include "tests/kernels/targets.h"
 #include "tests/oracle/key_scores.h"
 
@@ -48,8 +47,9 @@ Test(key_diff, matches_the_oracle) {
       const std::vector<float> rows = DrawKeys(random, dtype, n, dim);
       std::vector<double> expected(n), bounds(n);
       oracle_key_diff(rows.data(), n, dim, expected.data(), bounds.data());
+      const RowLayout layout = AnyLayout(random, dtype);
       ForEachTarget([&](SimdTarget simd) {
-        const std::vector<float> diffs = Diffs(simd, rows, dim, Packed(dtype));
+        const std::vector<float> diffs = Diffs(simd, rows, dim, layout);
         for (uint32_t t = 0; t < n; ++t) {
           cr_assert(std::abs(diffs[t] - expected[t]) <= bounds[t],
                     "%s, dtype %d, dim %u, token %u of %u: %.9g, expected %.9g "
@@ -57,30 +57,6 @@ Test(key_diff, matches_the_oracle) {
                     simd.name, static_cast<int>(dtype), dim, t, n, diffs[t],
                     expected[t], bounds[t]);
         }
-      });
-    }
-  }
-}
-
-Test(key_diff, does_not_depend_on_the_layout) {
-  Random random(TestSeed("key_diff/does_not_depend_on_the_layout"));
-  for (DType dtype : kKeyDTypes) {
-    for (uint32_t dim : kKeyDims) {
-      const std::vector<float> rows = DrawKeys(random, dtype, 11, dim);
-      ExpectSameInEveryLayout(dtype, dim, [&](auto simd, auto& layout) {
-        return Diffs(simd, rows, dim, layout);
-      });
-    }
-  }
-}
-
-Test(key_diff, is_the_same_on_every_target_with_fused_arithmetic) {
-  Random random(TestSeed("key_diff/is_the_same_on_every_target"));
-  for (DType dtype : kKeyDTypes) {
-    for (uint32_t dim : kKeyDims) {
-      const std::vector<float> rows = DrawKeys(random, dtype, 300, dim);
-      ExpectSameOnFusedTargets(dtype, dim, [&](auto simd, auto& layout) {
-        return Diffs(simd, rows, dim, layout);
       });
     }
   }
@@ -210,24 +186,13 @@ Test(key_diff, by_blocks_matches_the_oracle) {
         } while (!(oracle_key_diff_blocks(rows.data(), n, dim, blocks.n_keep,
                                           blocks.block, 0, expected.data(),
                                           bounds.data()) > 0.0));
-        ExpectBlockDiffs(rows, dim, Packed(dtype), blocks, expected, bounds);
+        const std::vector<RowLayout> layouts = EveryLayout(dtype);
+        ExpectBlockDiffs(rows, dim, layouts[n_cases % layouts.size()], blocks,
+                         expected, bounds);
       }
     }
   }
   std::fprintf(stderr, "%u cases drawn %u times\n", n_cases, n_drawn);
-}
-
-Test(key_diff, by_blocks_does_not_depend_on_the_layout) {
-  Random random(TestSeed("key_diff/by_blocks_layout"));
-  constexpr Blocks kBlocks = {20, 6};
-  for (DType dtype : kKeyDTypes) {
-    for (uint32_t dim : {16u, 41u}) {
-      const std::vector<float> rows = DrawKeys(random, dtype, 61, dim);
-      ExpectSameInEveryLayout(dtype, dim, [&](auto simd, auto& layout) {
-        return BlockDiffs(simd, rows, dim, layout, kBlocks);
-      });
-    }
-  }
 }
 
 // A key that left takes along all that it added: the last block scores as if

@@ -10,7 +10,6 @@
 
 #include "tests/kernels/key_cases.h"
 #include "tests/kernels/random.h"
-#include "tests/kernels/same_bits.h"
 #include "tests/kernels/targets.h"
 #include "tests/oracle/key_scores.h"
 
@@ -54,9 +53,9 @@ Test(key_filter, matches_the_oracle) {
       std::vector<double> expected(n), bounds(n);
       oracle_key_filter(rows.data(), n, dim, filter.data(), expected.data(),
                         bounds.data());
+      const RowLayout layout = AnyLayout(random, dtype);
       ForEachTarget([&](SimdTarget simd) {
-        const std::vector<float> scores =
-            Filter(simd, rows, filter, Packed(dtype));
+        const std::vector<float> scores = Filter(simd, rows, filter, layout);
         for (uint32_t t = 0; t < n; ++t) {
           cr_assert(std::abs(scores[t] - expected[t]) <= bounds[t],
                     "%s, dtype %d, dim %u, token %u of %u: %.9g, expected %.9g "
@@ -64,32 +63,6 @@ Test(key_filter, matches_the_oracle) {
                     simd.name, static_cast<int>(dtype), dim, t, n, scores[t],
                     expected[t], bounds[t]);
         }
-      });
-    }
-  }
-}
-
-Test(key_filter, does_not_depend_on_the_layout) {
-  Random random(TestSeed("key_filter/does_not_depend_on_the_layout"));
-  for (DType dtype : kKeyDTypes) {
-    for (uint32_t dim : kKeyDims) {
-      const std::vector<float> rows = DrawKeys(random, dtype, 11, dim);
-      const std::vector<float> filter = DrawFilter(random, dim);
-      ExpectSameInEveryLayout(dtype, dim, [&](auto simd, auto& layout) {
-        return Filter(simd, rows, filter, layout);
-      });
-    }
-  }
-}
-
-Test(key_filter, is_the_same_on_every_target_with_fused_arithmetic) {
-  Random random(TestSeed("key_filter/is_the_same_on_every_target"));
-  for (DType dtype : kKeyDTypes) {
-    for (uint32_t dim : kKeyDims) {
-      const std::vector<float> rows = DrawKeys(random, dtype, 9, dim);
-      const std::vector<float> filter = DrawFilter(random, dim);
-      ExpectSameOnFusedTargets(dtype, dim, [&](auto simd, auto& layout) {
-        return Filter(simd, rows, filter, layout);
       });
     }
   }

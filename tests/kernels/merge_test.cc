@@ -1,29 +1,21 @@
-// Rows that go are merged into rows that stay: against double precision, in any
-// layout and on every target.
+// Rows that go are merged into rows that stay: the rules by hand, on every target.
+// tests/capi/moves_merge_test.c compares with double precision.
 #include "core/kernels/merge.h"
 
 #include <criterion/criterion.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <vector>
 
 #include "tests/kernels/key_cases.h"
-#include "tests/kernels/random.h"
 #include "tests/kernels/targets.h"
-#include "tests/oracle/merge.h"
 
 namespace kvevict {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr MergeRule kRules[] = {MergeRule::kValues, MergeRule::kPivot,
                                 MergeRule::kWeighted};
-constexpr kvevict_merge kNames[] = {KVEVICT_MERGE_VALUES, KVEVICT_MERGE_PIVOT,
-                                    KVEVICT_MERGE_WEIGHTED};
 
 struct Head {
   std::vector<float> keys;
@@ -80,173 +72,7 @@ Rows Merge(SimdTarget simd, const Head& head, MergeRule rule,
           ReadAll(args.values, n, head.value_dim)};
 }
 
-Head DrawHead(Random& random, DType dtype, uint32_t n, uint32_t key_dim,
-              uint32_t value_dim) {
-  Head head;
-  head.key_dim = key_dim;
-  head.value_dim = value_dim;
-  head.keys = DrawKeys(random, dtype, n, key_dim);
-  if (value_dim > 0) head.values = DrawKeys(random, dtype, n, value_dim);
-  const uint32_t n_in = 1 + random.Below(3);
-  for (uint32_t t = 0; t < n; ++t) {
-    if (random.Below(4) < n_in) head.keep.push_back(static_cast<int32_t>(t));
-  }
-  return head;
-}
-
-struct Expected {
-  std::vector<double> keys, values, key_bounds, value_bounds;
-  std::vector<uint8_t> changes;
-  double gap = 0;
-};
-
-Expected ByOracle(const Head& head, kvevict_merge rule) {
-  Expected e;
-  const size_t n = head.keep.size();
-  e.keys.resize(n * head.key_dim);
-  e.key_bounds.resize(n * head.key_dim);
-  e.values.resize(n * head.value_dim);
-  e.value_bounds.resize(n * head.value_dim);
-  e.changes.resize(n);
-  const oracle_merge_rows rows = {
-      head.keys.data(),
-      head.value_dim == 0 ? nullptr : head.values.data(),
-      head.n(),
-      head.key_dim,
-      head.value_dim,
-      head.keep.data(),
-      static_cast<uint32_t>(n)};
-  oracle_merged merged = {e.keys.data(), e.values.data(), e.key_bounds.data(),
-                          e.value_bounds.data(), e.changes.data()};
-  e.gap =
-      oracle_merge(&rows, rule, double{head.threshold}, head.fraction, &merged);
-  return e;
-}
-
-void ExpectRows(const char* what, DType dtype, const Head& head, uint32_t dim,
-                const std::vector<float>& before,
-                const std::vector<double>& want,
-                const std::vector<double>& bounds,
-                const std::vector<uint8_t>& changes,
-                const std::vector<float>& got) {
-  size_t t = 0;
-  for (uint32_t slot = 0; slot < head.n(); ++slot) {
-    const bool stays =
-        t < head.keep.size() && head.keep[t] == static_cast<int32_t>(slot);
-    for (uint32_t i = 0; i < dim; ++i) {
-      const size_t at = size_t{slot} * dim + i;
-      if (!stays || changes[t] == 0) {
-        cr_assert(std::memcmp(&got[at], &before[at], sizeof(float)) == 0,
-                  "%s: slot %u changed", what, slot);
-        continue;
-      }
-      const double x = want[t * dim + i];
-      const double most = bounds[t * dim + i] + StoreError(dtype, x);
-      cr_assert(std::abs(double{got[at]} - x) <= most * (1 + 1e-6),
-                "%s: slot %u, element %u is %.9g, not %.9g to %.3g", what, slot,
-                i, got[at], x, most);
-    }
-    t += stays;
-  }
-}
-
-void ExpectAsOracle(const char* what, DType dtype, const Head& head,
-                    kvevict_merge rule, const Expected& e, const Rows& got) {
-  ExpectRows(what, dtype, head, head.key_dim, head.keys, e.keys, e.key_bounds,
-             e.changes, got.keys);
-  ExpectRows(what, dtype, head, head.value_dim, head.values, e.values,
-             e.value_bounds, e.changes, got.values);
-  if (rule != KVEVICT_MERGE_VALUES) return;
-  cr_assert(SameBits(got.keys, head.keys), "%s: keys changed", what);
-}
-
 TestSuite(merge);
-
-// Blocks of rows and panels of keys are full and partial, with every rule, dtype and row
-// size.
-Test(merge, matches_the_oracle) {
-  constexpr uint32_t kTokens[] = {1,  2,  3,  5,   8,   15,  16,  17, 31,
-                                  32, 33, 65, 191, 193, 256, 400, 601};
-  constexpr double kFractions[] = {1.0, 0.75, 0.5, 0.3};
-  Random random(TestSeed("merge/matches_the_oracle"));
-  uint32_t n_compared = 0, n_changed = 0;
-  for (DType dtype : kKeyDTypes) {
-    for (uint32_t dim : kKeyDims) {
-      for (size_t r = 0; r < std::size(kRules); ++r) {
-        uint32_t n = kTokens[random.Below(std::size(kTokens))];
-        if (dim > 256) n = std::min(n, 65u);
-        const uint32_t value_dim =
-            random.Below(5) == 0 && r > 0 ? 0 : 1 + random.Below(dim + 20);
-        Head head = DrawHead(random, dtype, n, dim, value_dim);
-        if (random.Below(2) == 0) head.threshold = 0.25f;
-        head.fraction = kFractions[random.Below(4)];
-        const Expected e = ByOracle(head, kNames[r]);
-        // All keys of one dimension are alike, or opposite.
-        if (e.gap < 0) continue;
-        ++n_compared;
-        for (const uint8_t change : e.changes) n_changed += change;
-        ForEachTarget([&](SimdTarget simd) {
-          char what[96];
-          std::snprintf(what, sizeof(what), "%s, dtype %d, dim %u, rule %zu",
-                        simd.name, static_cast<int>(dtype), dim, r);
-          ExpectAsOracle(
-              what, dtype, head, kNames[r], e,
-              Merge(simd, head, kRules[r], Packed(dtype), Packed(dtype)));
-        });
-      }
-    }
-  }
-  cr_assert(n_compared > 120 && n_changed > 1000, "%u heads, %u rows",
-            n_compared, n_changed);
-}
-
-bool SameRows(const Rows& a, const Rows& b) {
-  return SameBits(a.keys, b.keys) && SameBits(a.values, b.values);
-}
-
-Test(merge, does_not_depend_on_the_layout) {
-  Random random(TestSeed("merge/does_not_depend_on_the_layout"));
-  for (DType dtype : kKeyDTypes) {
-    for (uint32_t dim : {1u, 7u, 16u, 33u, 128u, 300u}) {
-      const Head head = DrawHead(random, dtype, 70, dim, dim + 3);
-      for (const MergeRule rule : kRules) {
-        ForEachTarget([&](SimdTarget simd) {
-          const Rows packed =
-              Merge(simd, head, rule, Packed(dtype), Packed(dtype));
-          const std::vector<RowLayout> layouts = EveryLayout(dtype);
-          for (size_t i = 0; i < layouts.size(); ++i) {
-            const RowLayout& other = layouts[(i + 1) % layouts.size()];
-            cr_assert(
-                SameRows(Merge(simd, head, rule, layouts[i], other), packed),
-                "%s, dtype %d, dim %u", simd.name, static_cast<int>(dtype),
-                dim);
-          }
-        });
-      }
-    }
-  }
-}
-
-Test(merge, is_the_same_on_every_target_with_fused_arithmetic) {
-  Random random(TestSeed("merge/is_the_same_on_every_target"));
-  for (DType dtype : kKeyDTypes) {
-    for (uint32_t dim : kKeyDims) {
-      Head head = DrawHead(random, dtype, 300, dim, dim);
-      head.fraction = 0.7;
-      for (const MergeRule rule : kRules) {
-        Rows first;
-        ForEachTarget([&](SimdTarget simd) {
-          if (!HasFusedArithmetic(simd)) return;
-          const Rows rows =
-              Merge(simd, head, rule, Packed(dtype), Packed(dtype));
-          if (first.keys.empty()) first = rows;
-          cr_assert(SameRows(rows, first), "%s, dtype %d, dim %u", simd.name,
-                    static_cast<int>(dtype), dim);
-        });
-      }
-    }
-  }
-}
 
 // By hand: slots 1 and 3 stay, 0 and 2 go. Slot 0 is along 1, and 2 is 0.6 along 1.
 Head ByHand() {
@@ -335,28 +161,6 @@ Test(merge, equal_similarities_go_to_the_lowest_slot) {
   });
 }
 
-Test(merge, rows_that_are_not_finite_take_no_part) {
-  Random random(TestSeed("merge/rows_that_are_not_finite_take_no_part"));
-  constexpr uint32_t kDim = 20, kTokens = 60;
-  const Head good = DrawHead(random, DType::kF32, kTokens, kDim, kDim);
-  for (const float bad : {kNan, kInfinity, -kInfinity, 1e30f}) {
-    for (int in_values = 0; in_values < 2; ++in_values) {
-      Head head = good;
-      std::vector<float>& rows = in_values == 1 ? head.values : head.keys;
-      for (uint32_t t : {3u, 17u, 30u, 31u, 44u}) rows[t * kDim + t % 7] = bad;
-      for (size_t r = 0; r < std::size(kRules); ++r) {
-        head.fraction = r == 0 ? 0.5 : 1.0;
-        const Expected e = ByOracle(head, kNames[r]);
-        if (e.gap < 0) continue;
-        ForEachTarget([&](SimdTarget simd) {
-          ExpectAsOracle(simd.name, DType::kF32, head, kNames[r], e,
-                         Merge(simd, head, kRules[r], Packed(), Packed()));
-        });
-      }
-    }
-  }
-}
-
 // Keys of norm 0 have similarity 0 with any key, so the first slot that stays gets them.
 Test(merge, of_keys_without_a_direction) {
   Head head;
@@ -400,23 +204,6 @@ Test(merge, halves_are_rounded_to_even) {
       }
     }
   });
-}
-
-Test(merge, nothing_happens_where_all_or_none_stay) {
-  Random random(TestSeed("merge/nothing_happens"));
-  Head head = DrawHead(random, DType::kF32, 40, 9, 9);
-  for (int all = 0; all < 2; ++all) {
-    head.keep.clear();
-    for (int t = 0; all == 1 && t < 40; ++t) head.keep.push_back(t);
-    ForEachTarget([&](SimdTarget simd) {
-      for (const MergeRule rule : kRules) {
-        const Rows rows = Merge(simd, head, rule, Packed(), Packed());
-        cr_assert(SameBits(rows.keys, head.keys) &&
-                      SameBits(rows.values, head.values),
-                  "%s", simd.name);
-      }
-    });
-  }
 }
 
 }  // namespace

@@ -12,7 +12,6 @@
 
 #include "tests/kernels/key_cases.h"
 #include "tests/kernels/random.h"
-#include "tests/kernels/same_bits.h"
 #include "tests/kernels/targets.h"
 #include "tests/oracle/key_scores.h"
 
@@ -99,13 +98,13 @@ Test(redundancy, matches_the_oracle) {
       std::vector<double> expected(n), bounds(n);
       oracle_redundancy(rows.data(), n, dim, double{threshold}, expected.data(),
                         bounds.data());
+      const RowLayout layout = AnyLayout(random, dtype);
       ForEachTarget([&](SimdTarget simd) {
         char what[96];
         std::snprintf(what, sizeof(what), "%s, dtype %d, dim %u", simd.name,
                       static_cast<int>(dtype), dim);
-        ExpectMixed(
-            what, scores, expected, bounds,
-            Subtract(simd, scores, rows, dim, threshold, Packed(dtype)));
+        ExpectMixed(what, scores, expected, bounds,
+                    Subtract(simd, scores, rows, dim, threshold, layout));
       });
     }
   }
@@ -127,32 +126,6 @@ Test(redundancy, of_keys_in_all_directions) {
       ExpectMixed(simd.name, scores, expected, bounds,
                   Subtract(simd, scores, rows, kDim, threshold, Packed()));
     });
-  }
-}
-
-Test(redundancy, does_not_depend_on_the_layout) {
-  Random random(TestSeed("redundancy/does_not_depend_on_the_layout"));
-  for (DType dtype : kKeyDTypes) {
-    for (uint32_t dim : kKeyDims) {
-      const std::vector<float> rows = DrawKeys(random, dtype, 35, dim);
-      const std::vector<float> scores = DrawScores(random, 35);
-      ExpectSameInEveryLayout(dtype, dim, [&](auto simd, auto& layout) {
-        return Subtract(simd, scores, rows, dim, 0.5f, layout);
-      });
-    }
-  }
-}
-
-Test(redundancy, is_the_same_on_every_target_with_fused_arithmetic) {
-  Random random(TestSeed("redundancy/is_the_same_on_every_target"));
-  for (DType dtype : kKeyDTypes) {
-    for (uint32_t dim : kKeyDims) {
-      const std::vector<float> rows = DrawKeys(random, dtype, 260, dim);
-      const std::vector<float> scores = DrawScores(random, 260);
-      ExpectSameOnFusedTargets(dtype, dim, [&](auto simd, auto& layout) {
-        return Subtract(simd, scores, rows, dim, 0.5f, layout);
-      });
-    }
   }
 }
 

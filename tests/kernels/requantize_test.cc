@@ -118,20 +118,17 @@ bool SameNumber(double a, double b) {
   return a == b || (std::isnan(a) && std::isnan(b));
 }
 
-// Compares rows `kept` of `rows`, stored from `first_row` on, with the oracle.
+// Compares rows stored from `first_row` on with the oracle.
 void ExpectStored(SimdTarget simd, const RowStore& from,
                   const std::vector<float>& rows, uint32_t dim, DType to,
-                  const NumberKind& kind, const std::vector<int32_t>* keep,
-                  const char* what) {
+                  const NumberKind& kind, const char* what) {
   const uint32_t first_row = kind.stays ? 0 : 2;
-  const auto n =
-      static_cast<uint32_t>(keep != nullptr ? keep->size() : rows.size() / dim);
+  const auto n = static_cast<uint32_t>(rows.size() / dim);
   const Stored stored(to, kind, first_row + n, dim);
   RequantizeRowsArgs args;
   args.from[0] = from.source();
   args.from[0].n_elements = dim;
   args.to[0] = stored.source;
-  args.keep = keep == nullptr ? nullptr : keep->data();
   args.first_row = first_row;
   const uint32_t parts[] = {0, n / 3, n};
   for (int i = 0; i < 2; ++i) {
@@ -142,9 +139,7 @@ void ExpectStored(SimdTarget simd, const RowStore& from,
   }
   std::vector<uint8_t> wanted(stored.row_bytes);
   for (uint32_t i = 0; i < n; ++i) {
-    const float* const row =
-        rows.data() +
-        size_t{keep == nullptr ? i : static_cast<uint32_t>((*keep)[i])} * dim;
+    const float* const row = rows.data() + size_t{i} * dim;
     oracle_numbers x = NumbersFor(stored);
     oracle_quantize(Public(to), row, dim, IsFused(simd), &x, wanted.data());
     const uint8_t* const got =
@@ -194,25 +189,6 @@ std::vector<float> Draw(Random& random, uint32_t n_rows, uint32_t dim) {
 
 TestSuite(requantize);
 
-Test(requantize, makes_the_bytes_of_the_oracle_from_any_layout) {
-  Random random(TestSeed("requantize/any_layout"));
-  for (DType from : {DType::kF32, DType::kF16, DType::kBF16}) {
-    for (const uint32_t dim : {64u, 96u}) {
-      const std::vector<float> rows = RoundTo(from, Draw(random, 12, dim));
-      for (const RowLayout& layout : EveryLayout(from)) {
-        const RowStore store(rows, dim, layout);
-        const std::vector<int32_t> keep = {0, 3, 4, 8, 11};
-        for (DType to : kTo) {
-          for (const NumberKind& kind : KindsOf(to)) {
-            ExpectStored(SimdTargetAt(0), store, rows, dim, to, kind, &keep,
-                         layout.name);
-          }
-        }
-      }
-    }
-  }
-}
-
 Test(requantize, makes_the_same_bytes_on_every_target_at_any_size) {
   Random random(TestSeed("requantize/any_size"));
   for (DType to : kTo) {
@@ -224,7 +200,7 @@ Test(requantize, makes_the_same_bytes_on_every_target_at_any_size) {
       const RowStore store(rows, dim, RowLayout());
       for (const NumberKind& kind : KindsOf(to)) {
         ForEachTarget([&](SimdTarget simd) {
-          ExpectStored(simd, store, rows, dim, to, kind, nullptr, "all");
+          ExpectStored(simd, store, rows, dim, to, kind, "all");
         });
       }
     }
@@ -258,7 +234,7 @@ Test(requantize, what_is_no_number_and_what_no_step_has_is_defined) {
   for (DType to : kTo) {
     for (const NumberKind& kind : KindsOf(to)) {
       ForEachTarget([&](SimdTarget simd) {
-        ExpectStored(simd, store, rows, kDim, to, kind, nullptr, "special");
+        ExpectStored(simd, store, rows, kDim, to, kind, "special");
       });
     }
   }
@@ -304,45 +280,6 @@ Test(requantize, errs_by_half_a_step_at_most) {
       // The bound is no wider than necessary.
       cr_assert(to == DType::kF32 || most > 0.9, "%s: %.3g of the bound",
                 InfoOf(to).name, most);
-    }
-  }
-}
-
-// Codes lie apart from each other, and codes become codes.
-Test(requantize, stores_elements_that_lie_apart) {
-  Random random(TestSeed("requantize/apart"));
-  constexpr uint32_t kDim = 48, kRows = 5;
-  const std::vector<float> rows = Draw(random, kRows, kDim);
-  const RowStore store(rows, kDim, RowLayout());
-  for (DType to : {DType::kU8, DType::kI8, DType::kE4M3, DType::kE5M2}) {
-    const NumberKind kind = KindsOf(to)[0];
-    const Stored packed(to, kind, kRows, kDim);
-    const Stored apart(to, kind, 3 * kRows, kDim);
-    RequantizeRowsArgs args;
-    args.from[0] = store.source();
-    args.from[0].n_elements = kDim;
-    args.end = kRows;
-    args.to[0] = packed.source;
-    RequantizeRows(SimdTargetAt(0), args);
-    args.to[0] = apart.source;  // transposed, then in groups of 16
-    args.to[0].row_stride = 1;
-    args.to[0].element_stride = kRows;
-    RequantizeRows(SimdTargetAt(0), args);
-    for (uint32_t i = 0; i < kRows * kDim; ++i) {
-      cr_assert(apart.rows.data()[i % kDim * kRows + i / kDim] ==
-                packed.rows.data()[i]);
-    }
-    cr_assert(apart.rows.data()[kRows * kDim] == 0xA5);
-    args.to[0] = apart.source;
-    args.to[0].row_stride = 16;
-    args.to[0].element_stride = 1;
-    args.to[0].group_elems = 16;
-    args.to[0].group_stride = 16 * kRows;
-    RequantizeRows(SimdTargetAt(0), args);
-    for (uint32_t i = 0; i < kRows * kDim; ++i) {
-      const uint32_t r = i / kDim, e = i % kDim;
-      cr_assert(apart.rows.data()[(e / 16 * kRows + r) * 16 + e % 16] ==
-                packed.rows.data()[i]);
     }
   }
 }

@@ -11,7 +11,6 @@
 #include "tests/kernels/key_cases.h"
 #include "tests/kernels/random.h"
 #include "tests/kernels/row_store.h"
-#include "tests/kernels/same_bits.h"
 #include "tests/kernels/targets.h"
 
 namespace kvevict {
@@ -39,8 +38,9 @@ Test(row_norm, matches_the_oracle) {
       for (float& v : rows)
         v = random.Gaussian() * (random.Below(40) == 0 ? 50 : 1);
       rows = RoundTo(dtype, rows);
+      const RowLayout layout = AnyLayout(random, dtype);
       ForEachTarget([&](SimdTarget simd) {
-        const std::vector<float> norms = Norms(simd, rows, dim, Packed(dtype));
+        const std::vector<float> norms = Norms(simd, rows, dim, layout);
         for (size_t t = 0; t < norms.size(); ++t) {
           double sum = 0.0;
           for (uint32_t i = 0; i < dim; ++i) {
@@ -53,37 +53,6 @@ Test(row_norm, matches_the_oracle) {
                     "%s, dtype %d, dim %u: %.9g, expected %.9g", simd.name,
                     static_cast<int>(dtype), dim, norms[t], expected);
         }
-      });
-    }
-  }
-}
-
-Test(row_norm, does_not_depend_on_the_layout) {
-  Random random(TestSeed("row_norm/does_not_depend_on_the_layout"));
-  for (DType dtype : kKeyDTypes) {
-    for (uint32_t dim : kKeyDims) {
-      std::vector<float> rows(11 * size_t{dim});
-      for (float& v : rows) v = random.Gaussian();
-      rows = RoundTo(dtype, rows);
-      ExpectSameInEveryLayout(dtype, dim, [&](auto simd, auto& layout) {
-        return Norms(simd, rows, dim, layout);
-      });
-    }
-  }
-}
-
-Test(row_norm, is_the_same_on_every_target_for_halves) {
-  Random random(TestSeed("row_norm/is_the_same_on_every_target_for_halves"));
-  for (DType dtype : {DType::kF16, DType::kBF16}) {
-    for (uint32_t dim : kKeyDims) {
-      std::vector<float> rows(9 * size_t{dim});
-      for (float& v : rows) v = random.Gaussian();
-      rows = RoundTo(dtype, rows);
-      const std::vector<float> first =
-          Norms(SimdTargetAt(0), rows, dim, Packed(dtype));
-      ForEachTarget([&](SimdTarget simd) {
-        cr_assert(SameBits(Norms(simd, rows, dim, Packed(dtype)), first), "%s",
-                  simd.name);
       });
     }
   }

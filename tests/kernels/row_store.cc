@@ -188,4 +188,9 @@ std::vector<RowLayout> EveryLayout(DType dtype) {
   return layouts;
 }
 
+RowLayout AnyLayout(Random& random, DType dtype) {
+  const std::vector<RowLayout> layouts = EveryLayout(dtype);
+  return layouts[random.Below(static_cast<uint32_t>(layouts.size()))];
+}
+
 }  // namespace kvevict

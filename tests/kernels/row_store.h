@@ -8,6 +8,7 @@
 
 #include "core/kernels/row_source.h"
 #include "tests/kernels/guarded_pages.h"
+#include "tests/kernels/random.h"
 
 namespace kvevict {
 
@@ -25,8 +26,9 @@ struct RowLayout {
   GuardedPages::Against guard = GuardedPages::Against::kEnd;
 };
 
-// Every layout of a dtype, packed rows first.
+// Every layout of a dtype, packed rows first, and any of them.
 std::vector<RowLayout> EveryLayout(DType dtype);
+RowLayout AnyLayout(Random& random, DType dtype);
 
 // The nearest (f16: one of the two nearest) numbers that a dtype can hold.
 std::vector<float> RoundTo(DType dtype, std::vector<float> values);

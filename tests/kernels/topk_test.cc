@@ -95,19 +95,6 @@ Test(topk, selects_what_sorting_selects) {
   });
 }
 
-Test(topk, selects_the_same_places_on_every_target) {
-  Random random(TestSeed("topk/selects_the_same_places_on_every_target"));
-  const std::vector<uint32_t> keys = RandomKeys(20000, 1, random);
-  std::vector<int32_t> first;
-  ForEachTarget([&](SimdTarget simd) {
-    std::vector<int32_t> out(3000);
-    SelectTopK(simd, keys.data(), keys.size(), out.size(), Tie::kHigher,
-               out.data());
-    if (first.empty()) first = out;
-    cr_assert(out == first, "%s differs", simd.name);
-  });
-}
-
 std::vector<float> SpecialScores() {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   constexpr float kTiny = std::numeric_limits<float>::denorm_min();

@@ -291,7 +291,8 @@ void oracle_quantize(kvevict_dtype dtype, const float* row, uint32_t n,
 }
 
 void oracle_store_row(const kvevict_view* view, const kvevict_plane* plane,
-                      uint32_t token, uint32_t head, const float* row) {
+                      uint32_t token, uint32_t head, bool fused,
+                      const float* row) {
   const bool is_value = plane == &view->v;
   const kvevict_plane* const of[2] = {
       FindRole(*view,
@@ -315,7 +316,7 @@ void oracle_store_row(const kvevict_view* view, const kvevict_plane* plane,
         1, 0));
   }
   std::vector<uint8_t> bytes(oracle_row_bytes(plane));
-  oracle_quantize(plane->dtype, row, plane->head_dim, true, &x, bytes.data());
+  oracle_quantize(plane->dtype, row, plane->head_dim, fused, &x, bytes.data());
   for (uint32_t b = 0; b < bytes.size(); ++b) {
     *oracle_row_byte(view, plane, token, head, b) = bytes[b];
   }

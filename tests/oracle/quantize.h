@@ -26,7 +26,8 @@ void oracle_quantize(kvevict_dtype dtype, const float* row, uint32_t n,
 
 /* The same into a row of K or V of a view with its companions. */
 void oracle_store_row(const kvevict_view* view, const kvevict_plane* plane,
-                      uint32_t token, uint32_t head, const float* row);
+                      uint32_t token, uint32_t head, bool fused,
+                      const float* row);
 
 /* The most by which an element of a stored row may differ from `value`: half a
  * step, and the rounding of the element itself. */

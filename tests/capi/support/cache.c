@@ -237,7 +237,7 @@ static void RebasePlane(const test_cache* cache, kvevict_plane* plane,
                         uint64_t from, uint64_t to, const uint64_t* old) {
   if (plane->address_table != 0) {
     plane->address_table += (uintptr_t)cache->addresses - (uintptr_t)old;
-  } else if (plane->data != 0) {
+  } else if (plane->head_dim + plane->row_bytes > 0) {
     plane->data += to - from;
   }
 }
@@ -336,6 +336,11 @@ static void BuildTable(test_cache* cache, test_random* random) {
   cache->view.block_table_head_stride = stride;
 }
 
+static void OpenMemory(test_cache* cache) {
+  cache->pages = test_guarded_open(cache->n_bytes, cache->at_end);
+  cache->memory = cache->pages.data;
+}
+
 test_cache* test_cache_create(const test_cache_spec* spec,
                               test_random* random) {
   test_cache* cache = calloc(1, sizeof(*cache));
@@ -349,7 +354,9 @@ test_cache* test_cache_create(const test_cache_spec* spec,
   if (view->ring_slots > 0) {
     view->ring_first = test_random_below(random, view->ring_slots);
   }
-  size_t end = kGuardBytes;
+  static int n_created;
+  cache->at_end = n_created++ % 2;
+  size_t end = cache->at_end ? kGuardBytes : 0;
   SetType(&view->k, spec->k_dtype, spec->k_head_dim);
   if (spec->v_head_dim > 0) SetType(&view->v, spec->v_dtype, spec->v_head_dim);
   const bool in_pages = spec->layout == TEST_PAGES_16;
@@ -389,9 +396,9 @@ test_cache* test_cache_create(const test_cache_spec* spec,
   if (has_v && v.takes_minimum) {
     AddNumbers(cache, KVEVICT_ROLE_VALUE_MINIMUM, &end);
   }
-  cache->n_bytes = end;
-  cache->memory = malloc(end);
-  test_random_bytes(random, cache->memory, end);
+  cache->n_bytes = cache->at_end ? end - kGuardBytes : end;
+  OpenMemory(cache);
+  test_random_bytes(random, cache->memory, cache->n_bytes);
   BuildTable(cache, random);
   if (HasAddresses(spec)) BuildAddresses(cache, random);
   Rebase(cache, 0, (uint64_t)(uintptr_t)cache->memory, cache->addresses);
@@ -412,7 +419,7 @@ void test_cache_restore_entries(test_cache* cache, const test_cache* clone) {
 test_cache* test_cache_clone(const test_cache* cache) {
   test_cache* clone = malloc(sizeof(*clone));
   *clone = *cache;
-  clone->memory = malloc(cache->n_bytes);
+  OpenMemory(clone);
   memcpy(clone->memory, cache->memory, cache->n_bytes);
   if (cache->block_table != NULL) {
     const size_t n = cache->view.block_table_len * sizeof(int32_t);
@@ -432,7 +439,7 @@ test_cache* test_cache_clone(const test_cache* cache) {
 void test_cache_destroy(test_cache* cache) {
   free(cache->block_table);
   free(cache->addresses);
-  free(cache->memory);
+  test_guarded_close(cache->pages);
   free(cache);
 }
 

@@ -1,5 +1,5 @@
-/* One layer's cache in any of the layouts the header can describe, with guard
- * bytes around and between its rows. */
+/* One layer's cache in any of the layouts the header can describe, with guard bytes
+ * between its planes. One end of its memory touches an inaccessible page. */
 #ifndef KVEVICT_TESTS_CAPI_SUPPORT_CACHE_H_
 #define KVEVICT_TESTS_CAPI_SUPPORT_CACHE_H_
 
@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "kvevict/kvevict.h"
+#include "tests/capi/support/pages.h"
 #include "tests/capi/support/random.h"
 
 typedef enum test_layout {
@@ -54,8 +55,10 @@ typedef struct test_cache {
   test_cache_spec spec;
   kvevict_view view;
   kvevict_plane companions[TEST_MAX_COMPANIONS];
+  test_guarded pages;
   uint8_t* memory;
   size_t n_bytes;
+  int at_end; /* of the pages */
   int32_t* block_table;
   uint64_t* addresses; /* one table behind the other */
 } test_cache;

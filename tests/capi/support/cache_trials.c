@@ -2,27 +2,27 @@
 
 #include <stdio.h>
 
-#include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
-#include "tests/capi/support/hooks.h"
 
-void test_try_spec(const test_cache_spec* spec, const kvevict_context* with,
-                   test_random* random, test_try_cache* try) {
+void test_try_spec(const test_cache_spec* spec, test_random* random,
+                   test_try_cache* try) {
+  const test_any_context with = test_draw_context(random);
   char what[128];
-  snprintf(what, sizeof what, "%s, %u heads, k %d x %u, v %d x %u",
-           test_layout_name(spec->layout), spec->n_kv_heads, (int)spec->k_dtype,
-           spec->k_head_dim, (int)spec->v_dtype, spec->v_head_dim);
+  snprintf(what, sizeof what, "%s, %s, %u heads, k %d x %u, v %d x %u",
+           with.simd, test_layout_name(spec->layout), spec->n_kv_heads,
+           (int)spec->k_dtype, spec->k_head_dim, (int)spec->v_dtype,
+           spec->v_head_dim);
   /* These are separate statements, so that a seed draws the same everywhere. */
   test_cache_trial trial = {test_cache_create(spec, random), 0, 0, what};
   trial.n_tokens = test_random_between(random, 1, spec->capacity);
   trial.n_lists = test_random_coin(random) ? 1 : spec->n_kv_heads;
-  try(with, &trial, random);
+  try(&with, &trial, random);
   test_cache_destroy(trial.cache);
 }
 
-void test_try_layouts_and_dtypes(const kvevict_context* with,
-                                 test_random* random, test_try_cache* try) {
-  for (int round = 0; round < 12; ++round) {
+void test_try_layouts_and_dtypes(int n_rounds, test_random* random,
+                                 test_try_cache* try) {
+  for (int round = 0; round < n_rounds; ++round) {
     for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
       for (kvevict_dtype k = KVEVICT_DTYPE_OPAQUE; k <= KVEVICT_DTYPE_BF16;
            ++k) {
@@ -35,14 +35,13 @@ void test_try_layouts_and_dtypes(const kvevict_context* with,
             (kvevict_dtype)test_random_below(random, 4),
             test_random_below(random, 40),
             test_random_below(random, 3)};
-        test_try_spec(&spec, with, random, try);
+        test_try_spec(&spec, random, try);
       }
     }
   }
 }
 
-void test_try_quantized(const kvevict_context* with, test_random* random,
-                        test_try_cache* try) {
+void test_try_quantized(test_random* random, test_try_cache* try) {
   for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
     for (kvevict_dtype k = KVEVICT_DTYPE_FP8_E4M3; k <= test_last_dtype();
          ++k) {
@@ -55,24 +54,7 @@ void test_try_quantized(const kvevict_context* with, test_random* random,
           (kvevict_dtype)test_random_between(random, 1, test_last_dtype()),
           32 * test_random_below(random, 3),
           test_random_below(random, 3)};
-      test_try_spec(&spec, with, random, try);
+      test_try_spec(&spec, random, try);
     }
-  }
-}
-
-void test_try_threads(test_random* random, test_try_cache* try) {
-  for (uint32_t n_threads = 1; n_threads <= 4; ++n_threads) {
-    test_runner runner;
-    kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
-    test_runner_install(&runner, n_threads, &options);
-    kvevict_context* threaded = NULL;
-    EXPECT_OK(kvevict_context_create(&options, &threaded));
-    for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
-      const test_cache_spec spec = {
-          (test_layout)layout, 4, 66, KVEVICT_DTYPE_F32, 8,
-          KVEVICT_DTYPE_F16,   8, 1};
-      test_try_spec(&spec, threaded, random, try);
-    }
-    kvevict_context_destroy(threaded);
   }
 }

@@ -3,6 +3,7 @@
 #define KVEVICT_TESTS_CAPI_SUPPORT_CACHE_TRIALS_H_
 
 #include "tests/capi/support/cache.h"
+#include "tests/capi/support/contexts.h"
 
 typedef struct test_cache_trial {
   test_cache* cache; /* of any spec, with random rows */
@@ -11,21 +12,18 @@ typedef struct test_cache_trial {
   const char* what;  /* for messages */
 } test_cache_trial;
 
-typedef void test_try_cache(const kvevict_context* with,
+typedef void test_try_cache(const test_any_context* with,
                             const test_cache_trial* trial, test_random* random);
 
-/* Calls `try` with a cache of this spec. */
-void test_try_spec(const test_cache_spec* spec, const kvevict_context* with,
-                   test_random* random, test_try_cache* try);
+/* Calls `try` with a cache of this spec, and any SIMD target and number of threads. */
+void test_try_spec(const test_cache_spec* spec, test_random* random,
+                   test_try_cache* try);
 
 /* Tries every layout and every pair of dtypes, with odd sizes. */
-void test_try_layouts_and_dtypes(const kvevict_context* with,
-                                 test_random* random, test_try_cache* try);
+void test_try_layouts_and_dtypes(int n_rounds, test_random* random,
+                                 test_try_cache* try);
 
-/* Tries quantized K and V, with contexts of 1 to 4 threads. */
-void test_try_quantized(const kvevict_context* with, test_random* random,
-                        test_try_cache* try);
-
-void test_try_threads(test_random* random, test_try_cache* try);
+/* Tries quantized K and V. */
+void test_try_quantized(test_random* random, test_try_cache* try);
 
 #endif /* KVEVICT_TESTS_CAPI_SUPPORT_CACHE_TRIALS_H_ */

@@ -7,7 +7,6 @@
 #include "tests/capi/support/cache_trials.h"
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
-#include "tests/capi/support/hooks.h"
 #include "tests/capi/support/merged.h"
 #include "tests/capi/support/plan.h"
 #include "tests/oracle/compact.h"
@@ -28,6 +27,8 @@ static kvevict_status Compact(const kvevict_context* with,
   return status;
 }
 
+enum { kMostTokens = 400 };
+
 static bool CanMerge(const test_cache* cache, kvevict_merge merge) {
   const bool has_values = cache->spec.v_head_dim > 0;
   if (cache->view.k.dtype == KVEVICT_DTYPE_OPAQUE) return false;
@@ -37,10 +38,28 @@ static bool CanMerge(const test_cache* cache, kvevict_merge merge) {
 
 static uint32_t n_compared;
 
-static void TryCache(const kvevict_context* with, const test_cache_trial* t,
+/* Rows that are not finite, or whose squares are not, take no part. */
+static void MakeOdd(test_cache* cache, const kvevict_plane* plane,
+                    test_random* random) {
+  static const float kOdd[] = {NAN, INFINITY, -INFINITY, 1e30f};
+  for (int i = 0; i < 5; ++i) {
+    test_cache_set(cache, plane,
+                   test_random_below(random, cache->spec.capacity),
+                   test_random_below(random, cache->spec.n_kv_heads),
+                   test_random_below(random, plane->head_dim),
+                   kOdd[test_random_below(random, 4)]);
+  }
+}
+
+static void TryCache(const test_any_context* with, const test_cache_trial* t,
                      test_random* random) {
-  static int32_t keep[4 * 128];
+  static int32_t keep[4 * kMostTokens];
   const uint32_t heads = t->cache->view.n_kv_heads;
+  for (int v = 0; v < 2; ++v) {
+    const kvevict_plane* plane = test_cache_plane(t->cache, (uint32_t)v);
+    if (plane == NULL || plane->dtype != KVEVICT_DTYPE_F32) continue;
+    if (test_random_below(random, 3) == 0) MakeOdd(t->cache, plane, random);
+  }
   /* Several heads may share one list, or have lists of different lengths. */
   uint32_t counts[4], n_keep = 0;
   const bool ragged = t->n_lists > 1 && test_random_coin(random);
@@ -70,7 +89,8 @@ static void TryCache(const kvevict_context* with, const test_cache_trial* t,
   if (test_random_coin(random)) move.merge_fraction = 0.6;
   if (!CanMerge(ours, move.merge)) {
     EXPECT_FAILS(
-        Compact(with, &move, 1), KVEVICT_ERROR_UNSUPPORTED, "cannot merge",
+        Compact(with->context, &move, 1), KVEVICT_ERROR_UNSUPPORTED,
+        "cannot merge",
         ours->view.k.dtype == KVEVICT_DTYPE_OPAQUE ? "k_dtype" : "v_dtype");
     test_expect_same_bytes(ours, t->cache, t->what);
     test_cache_destroy(ours);
@@ -79,7 +99,7 @@ static void TryCache(const kvevict_context* with, const test_cache_trial* t,
   /* Companions, and rows that nothing merges into, are as without merging. */
   test_cache* theirs = test_cache_clone(t->cache);
   oracle_compact_lists(&theirs->view, &lists);
-  EXPECT_OK(Compact(with, &move, 1));
+  EXPECT_OK(Compact(with->context, &move, 1));
   for (uint32_t h = 0; h < heads; ++h) {
     const uint32_t l = t->n_lists == 1 ? 0 : h;
     n_compared +=
@@ -92,26 +112,34 @@ static void TryCache(const kvevict_context* with, const test_cache_trial* t,
   test_cache_destroy(theirs);
 }
 
-Test(compact_merge, every_layout_and_dtype_merges_as_the_oracle_says) {
+Test(moves_merge, every_layout_and_dtype_merges_as_the_oracle_says) {
   test_random random = test_random_start("compact merge layouts");
-  test_try_layouts_and_dtypes(test_context(), &random, TryCache);
+  test_try_layouts_and_dtypes(6, &random, TryCache);
+  for (uint32_t i = 0; i < 30; ++i) { /* long rows, and many */
+    const bool is_long = i % 2 == 0;
+    const test_cache_spec spec = {
+        .layout = i % TEST_N_LAYOUTS,
+        .n_kv_heads = test_random_between(&random, 1, 2),
+        .capacity = is_long ? 70 : kMostTokens,
+        .k_dtype = 1 + i % 3,
+        .k_head_dim = test_random_between(&random, 1, is_long ? 600 : 40),
+        .v_dtype = test_random_between(&random, 1, 3),
+        .v_head_dim = test_random_between(&random, 1, is_long ? 600 : 40)};
+    test_try_spec(&spec, &random, TryCache);
+  }
   EXPECT(n_compared > 200, "only %u heads could be told", n_compared);
 }
 
-Test(compact_merge, any_number_of_threads_merges) {
-  test_random random = test_random_start("compact merge threads");
-  test_try_threads(&random, TryCache);
-}
-
-/* Any number of threads and any layout give the same bytes. */
-Test(compact_merge, threads_and_layouts_make_the_same_bytes) {
+/* Any number of threads, any layout and any target that multiplies and adds at once
+ * give the same bytes. */
+Test(moves_merge, contexts_and_layouts_make_the_same_bytes) {
   test_random random = test_random_start("compact merge bytes");
-  for (kvevict_merge merge = KVEVICT_MERGE_VALUES;
-       merge <= KVEVICT_MERGE_WEIGHTED; ++merge) {
-    test_cache_spec spec = {TEST_TOKEN_MAJOR,   4, 80, KVEVICT_DTYPE_BF16, 24,
-                            KVEVICT_DTYPE_BF16, 9, 0};
+  for (int trial = 0; trial < 30; ++trial) {
+    const kvevict_dtype dtype = 1 + trial % 3;
+    const uint32_t dim = test_random_between(&random, 1, trial < 9 ? 300 : 40);
+    test_cache_spec spec = {TEST_TOKEN_MAJOR, 4, 80, dtype, dim, dtype, 9, 0};
     test_cache* first = test_cache_create(&spec, &random);
-    test_cache* merged = test_cache_clone(first);
+    test_cache* merged = NULL;
     int32_t keep[4 * 30];
     for (int h = 0; h < 4; ++h) {
       test_random_ascending(&random, keep + h * 30, 30, 80);
@@ -120,30 +148,29 @@ Test(compact_merge, threads_and_layouts_make_the_same_bytes) {
     kvevict_move move = KVEVICT_MOVE_INIT;
     move.n_tokens = 80;
     move.keep = &lists;
-    move.merge = merge;
-    move.view = &merged->view;
-    EXPECT_OK(Compact(test_context(), &move, 1));
-    for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
-      test_runner runner;
-      kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
-      test_runner_install(&runner, 1 + (uint32_t)layout % 4, &options);
-      kvevict_context* threaded = NULL;
-      EXPECT_OK(kvevict_context_create(&options, &threaded));
-      spec.layout = (test_layout)layout;
+    move.merge = 1 + trial / 3 % 3;
+    for (int i = 0; i < 8; ++i) {
+      test_any_context with = test_draw_context(&random);
+      for (int tries = 0; !with.is_fused && tries < 60; ++tries) {
+        with = test_draw_context(&random);
+      }
+      spec.layout = test_random_below(&random, TEST_N_LAYOUTS);
       test_cache* other = test_cache_create(&spec, &random);
       test_cache_copy_rows(other, first, 80);
       move.view = &other->view;
-      EXPECT_OK(Compact(threaded, &move, 1));
-      test_expect_same_rows(other, merged, 30, test_layout_name(spec.layout));
-      test_cache_destroy(other);
-      kvevict_context_destroy(threaded);
+      EXPECT_OK(Compact(with.context, &move, 1));
+      if (merged != NULL) {
+        test_expect_same_rows(other, merged, 30, with.simd);
+        test_cache_destroy(merged);
+      }
+      merged = other;
     }
     test_cache_destroy(first);
     test_cache_destroy(merged);
   }
 }
 
-Test(compact_merge, what_drops_nothing_changes_nothing) {
+Test(moves_merge, what_drops_nothing_changes_nothing) {
   test_random random = {7};
   const test_cache_spec spec = {TEST_PAGED_3,      2, 30, KVEVICT_DTYPE_F32, 5,
                                 KVEVICT_DTYPE_F16, 6, 1};
@@ -169,7 +196,7 @@ Test(compact_merge, what_drops_nothing_changes_nothing) {
 }
 
 /* Each move of a call may merge by its own rule or not at all. */
-Test(compact_merge, every_move_merges_as_it_says) {
+Test(moves_merge, every_move_merges_as_it_says) {
   test_random random = {8};
   int32_t keep[12];
   test_random_ascending(&random, keep, 12, 40);
@@ -203,7 +230,7 @@ Test(compact_merge, every_move_merges_as_it_says) {
   }
 }
 
-Test(compact_merge, sizes_of_workspaces_need_the_tokens_held) {
+Test(moves_merge, sizes_of_workspaces_need_the_tokens_held) {
   test_random random = {6};
   const test_cache_spec spec = {TEST_TOKEN_MAJOR,  1, 9, KVEVICT_DTYPE_F32, 4,
                                 KVEVICT_DTYPE_F32, 4, 0};
