@@ -440,23 +440,19 @@ void test_choose(const test_model* m, const kvevict_evict_options* options,
   Count(m, options, prompt, c);
 }
 
-/* What must stay comes first, then the best by plain scores, then by refined ones. */
-static void KeptInStages(const oracle_policy* p, const float* weights,
-                         const float* scores, const test_choice_head* head,
-                         uint32_t n_keep, int32_t* keep) {
+void test_keep_in_stages(const oracle_policy* p, const float* scores,
+                         const float* weights, uint32_t n,
+                         const uint8_t* forced, uint32_t n_keep,
+                         uint32_t n_least, int32_t* keep) {
   uint32_t n_first = (uint32_t)((float)n_keep * (float)p->secure);
-  const uint32_t n_least = p->heads != ORACLE_HEADS_ADAPTIVE
-                               ? 0
-                               : (uint32_t)fmax(1, floor(p->budget * p->floor));
   if (n_first < n_least) n_first = n_least;
   if (n_first > n_keep) n_first = n_keep;
   float refined[kTokens];
-  for (uint32_t i = 0; i < head->n; ++i) {
+  for (uint32_t i = 0; i < n; ++i)
     refined[i] = Refine(p, scores[i], weights[i]);
-  }
-  oracle_select(scores, head->n, n_first, head->forced, p->tie, keep);
+  oracle_select(scores, n, n_first, forced, p->tie, keep);
   for (uint32_t i = 0; i < n_first; ++i) refined[keep[i]] = INFINITY;
-  oracle_select(refined, head->n, n_keep, head->forced, p->tie, keep);
+  oracle_select(refined, n, n_keep, forced, p->tie, keep);
 }
 
 /* Scores are f32 sums of some hundred products; score_test.c derives their rounding. */
@@ -483,7 +479,10 @@ static void ExpectSlots(const test_model* m, const test_given* given,
   if (p->select_block > 1) {
     InBlocks(p, head, n_keep, want);
   } else if (p->secure > 0 && p->weight == ORACLE_WEIGHT_GIVEN) {
-    KeptInStages(p, given->weights[l][h], scores, head, n_keep, want);
+    const bool has_floor = p->heads == ORACLE_HEADS_ADAPTIVE;
+    test_keep_in_stages(
+        p, scores, given->weights[l][h], head->n, head->forced, n_keep,
+        has_floor ? (uint32_t)fmax(1, floor(p->budget * p->floor)) : 0, want);
   } else {
     oracle_select(scores, head->n, n_keep, head->forced, TieOf(p), want);
   }

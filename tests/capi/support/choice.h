@@ -62,4 +62,11 @@ void test_choose_all(const test_model* model, test_choice* choice);
 void test_expect_chosen(const test_model* model, const test_given* given,
                         const test_choice* choice, const char* what);
 
+/* What two stages keep of n slots: what must stay first, then the best by plain scores, at
+ * least n_least, then those by refined ones. */
+void test_keep_in_stages(const oracle_policy* policy, const float* scores,
+                         const float* weights, uint32_t n,
+                         const uint8_t* forced, uint32_t n_keep,
+                         uint32_t n_least, int32_t* keep);
+
 #endif /* KVEVICT_TESTS_CAPI_SUPPORT_CHOICE_H_ */
