@@ -106,8 +106,10 @@ Status CheckPolicyUndoes(const EvictCall& call) {
   return Status();
 }
 
-// An upper bound if scores decide how many tokens a list keeps.
+// An upper bound if scores decide how many tokens a list or a layer keeps.
 CheckedSize UndoBytes(const EvictCall& call) {
+  const bool may_lose_all =
+      CountsByScore(call.policy) || LayersCompete(call.policy);
   CheckedSize bytes(0);
   for (uint32_t i = 0; i < CountOfParts(call.plan); ++i) {
     const SavedPart part = PartOf(call.plan, i);
@@ -116,7 +118,7 @@ CheckedSize UndoBytes(const EvictCall& call) {
       continue;
     }
     const uint32_t n_rows =
-        CountsByScore(call.policy) ? layer.n_tokens : MostEvicted(call, layer);
+        may_lose_all ? layer.n_tokens : MostEvicted(call, layer);
     const SavedLayer saved = SavedOf(call.sequence, part, layer.owner, n_rows);
     if (saved.n_rows > 0) bytes = bytes + SavedBytes(saved);
   }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "kvevict/experimental.h"
+#include "tests/capi/support/copies.h"
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/mixed.h"
@@ -220,6 +221,26 @@ Test(layers_evict, that_differ_are_evicted_as_those_that_are_alike) {
       Live(m, 3, &random, kKinds[k].policy);
       test_mixed_destroy(m);
     }
+  }
+}
+
+/* A sequence goes on as a copy of itself, the models beside it without one. */
+Test(layers_evict, that_differ_are_copied) {
+  test_random random = test_random_start("mixed copies");
+  for (int i = 0; i < 20; ++i) {
+    const char* policy = test_random_coin(&random)
+                             ? "knorm:sink=0,budget=30,scope=head"
+                             : "knorm:sink=0,budget=30,scope=layer";
+    test_mixed* m = test_mixed_draw(&random, false);
+    test_mixed_open(m, policy, NULL, &random);
+    Live(m, 1, &random, policy);
+    kvevict_sequence* copy =
+        test_copy(m->plan, m->sequence,
+                  (test_copy_by)test_random_below(&random, TEST_N_COPIES));
+    kvevict_sequence_destroy(m->sequence);
+    m->sequence = copy;
+    Live(m, 2, &random, policy);
+    test_mixed_destroy(m);
   }
 }
 

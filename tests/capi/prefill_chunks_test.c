@@ -103,24 +103,6 @@ static void ExpectSame(const test_model* whole, const char* policy,
   test_model_destroy(m);
 }
 
-Test(prefill_chunks, every_split_of_a_short_prompt_keeps_the_same) {
-  enum { kPrompt = 24 };
-  for (int p = 0; p < kPoliciesLen; ++p) {
-    const uint32_t all = kPrompt;
-    test_model* whole = Prefilled(kPolicies[p], &all, 1);
-    for (uint32_t cut = 0; cut <= kPrompt; ++cut) {
-      const uint32_t chunks[] = {cut, kPrompt - cut};
-      ExpectSame(whole, kPolicies[p], chunks, 2);
-    }
-    uint32_t ones[kPrompt];
-    for (int i = 0; i < kPrompt; ++i) ones[i] = 1;
-    ExpectSame(whole, kPolicies[p], ones, kPrompt);
-    EXPECT(test_model_stored(whole, 0) < kPrompt, "%s evicts nothing",
-           kPolicies[p]);
-    test_model_destroy(whole);
-  }
-}
-
 Test(prefill_chunks, random_splits_keep_the_same) {
   enum { kPrompt = 140 };
   test_random random = test_random_start("prefill chunks");
@@ -141,62 +123,3 @@ Test(prefill_chunks, random_splits_keep_the_same) {
 }
 
 /* ---- Evicted after each chunk ---- */
-
-/* No layer exceeds its budget by more than `more`; adaptive heads share their layer's. */
-static void ExpectBound(const test_model* m, const uint32_t* budgets,
-                        uint32_t more, const char* policy) {
-  for (uint32_t l = 0; l < kLayers; ++l) {
-    uint32_t held = test_model_stored(m, l);
-    if (m->policy.heads != ORACLE_HEADS_EQUAL) {
-      held = test_model_stored_of(m, l, 0) + test_model_stored_of(m, l, 1);
-      held = (held + 1) / 2;
-    }
-    EXPECT(held <= budgets[l] + more,
-           "%s: at %u tokens layer %u holds %u > %u + %u", policy, m->n_seen, l,
-           held, budgets[l], more);
-  }
-}
-
-/* The bound is the budget at the eviction before plus the margin and the chunk. It
- * also holds for the first two chunks once they were evicted. */
-static void Bound(const char* base, uint32_t margin, test_random* random) {
-  char policy[200];
-  snprintf(policy, sizeof policy, "%s,margin=%u", base, margin);
-  test_model* m = Model(policy);
-  uint32_t budgets[kLayers] = {0};
-  while (m->n_seen < 350) {
-    const uint32_t chunk = test_random_between(random, 8, 40);
-    test_model_step(m, chunk);
-    ExpectBound(m, budgets, margin + chunk, policy);
-    EXPECT_OK(test_model_evict(m, NULL, NULL));
-    EXPECT_OK(kvevict_plan_layer_budgets(m->plan, m->n_seen, budgets, kLayers));
-    ExpectBound(m, budgets, margin, policy);
-  }
-  if (m->policy.merge == KVEVICT_MERGE_NONE) test_model_check(m, policy);
-  test_model_destroy(m);
-}
-
-Test(prefill_chunks, caches_stay_within_budget_margin_and_chunk) {
-  static const char* const kBounded[] = {
-      "streaming-llm:budget=40,sink=2",
-      "snapkv:budget=48,sink=1,window=8",
-      "snapkv:budget=48,window=8,scope=layer",
-      "snapkv:budget=48,window=5,scope=model",
-      "snapkv:budget=40,window=8,heads=adaptive",
-      "pyramidkv:budget=48,window=4,alpha=0.8",
-      "tova:budget=40",
-      "r-kv:budget=48,window=4",
-      "knorm:budget=40,sink=1",
-      "keydiff:budget=40,block=8",
-      "lagkv:budget=48,sink=2,block=6",
-      "cur:budget=40,block=6",
-      "random:budget=40,seed=5",
-      "knorm:budget=48,chunk=16",
-      "knorm:budget=40,select_block=4",
-      "knorm:budget=40,merge=values"};
-  test_random random = test_random_start("bounded prefill");
-  for (size_t p = 0; p < sizeof kBounded / sizeof *kBounded; ++p) {
-    Bound(kBounded[p], 0, &random);
-    Bound(kBounded[p], 1 + test_random_below(&random, 16), &random);
-  }
-}

@@ -1,5 +1,5 @@
 /* Evicting a model's cache: what stays, what moves, what is reported.
- * sequence_property_test.c has random models. */
+ * sequence_life_test.c has random models. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -111,22 +111,6 @@ Test(evict, an_empty_sequence_is_left_alone) {
   }
 }
 
-/* A ratio counts the tokens seen, not those that are left. */
-Test(evict, ratio_is_of_all_tokens_seen) {
-  test_model* m = Model("streaming-llm:budget=0.25");
-  test_model_append(m, 80);
-  EXPECT_OK(test_model_evict(m, NULL, NULL));
-  cr_expect_eq(test_model_stored(m, 0), 20);
-  test_model_append(m, 16); /* 36 held, 96 seen */
-  EXPECT_OK(test_model_evict(m, NULL, NULL));
-  cr_expect_eq(test_model_stored(m, 0), 24);
-  test_model_append(m, 4); /* 28 held, 100 seen */
-  EXPECT_OK(test_model_evict(m, NULL, NULL));
-  cr_expect_eq(test_model_stored(m, 0), 25);
-  test_model_check(m, "ratio");
-  test_model_destroy(m);
-}
-
 Test(evict, random_is_reproducible_and_depends_on_the_seed) {
   const char* const kPolicies[] = {"random:budget=30,sink=4",
                                    "random:budget=30,sink=4",
@@ -191,61 +175,6 @@ Test(evict, one_protected_position_too_many_is_found_at_either_end) {
                                                 (uint32_t)kPairs[i][0], &slot));
     EXPECT(slot == 2, "position %d is in slot %d", kPairs[i][0], slot);
     test_model_check(m, "one protected");
-    test_model_destroy(m);
-  }
-}
-
-/* The positions that a layer and head must keep by a row of scores. */
-static void ExpectChoice(const test_model* m, uint32_t layer, uint32_t head,
-                         const float* scores, int32_t* out) {
-  static const uint8_t kFree[100];
-  int32_t positions[100];
-  uint32_t budgets[3];
-  EXPECT_OK(kvevict_plan_layer_budgets(m->plan, m->n_seen, budgets, 3));
-  test_model_positions(m, layer, head, positions);
-  oracle_select(scores, test_model_stored(m, layer), budgets[layer], kFree,
-                KVEVICT_TIE_LOWER_POSITION, out);
-  for (uint32_t i = 0; i < budgets[layer]; ++i) out[i] = positions[out[i]];
-}
-
-/* In the second round the layers' lengths differ. Rows lie end to end or apart. */
-Test(evict, custom_scores_of_a_layer_are_as_many_as_its_slots) {
-  test_random random = {7};
-  for (int way = 0; way < 2; ++way) {
-    test_model* m = Model("custom:budget=20,sink=0,split=geometric,alpha=0.5");
-    for (int round = 0; round < 2; ++round) {
-      test_model_append(m, round == 0 ? 60 : 40);
-      float* scores[3];
-      test_inputs inputs;
-      kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-      int32_t expected[3][2][100], kept[100];
-      test_give_scores(&options, &inputs, 3, NULL, 0, 0);
-      for (uint32_t l = 0; l < 3; ++l) {
-        const uint32_t n = test_model_stored(m, l);
-        const size_t stride = n + 7 * (size_t)way;
-        /* There is no element beyond those that are read. */
-        scores[l] = malloc((stride + n) * sizeof(float));
-        for (size_t i = 0; i < stride + n; ++i) {
-          scores[l][i] = (float)test_random_unit(&random);
-        }
-        inputs.planes[l] = test_floats_plane(scores[l], stride);
-        for (uint32_t h = 0; h < 2; ++h) {
-          ExpectChoice(m, l, h, scores[l] + h * stride, expected[l][h]);
-        }
-      }
-      EXPECT_OK(test_model_evict(m, &options, NULL));
-      test_model_check(m, "scores of layers");
-      for (uint32_t l = 0; l < 3; ++l) {
-        free(scores[l]);
-        for (uint32_t h = 0; h < 2; ++h) {
-          test_model_positions(m, l, h, kept);
-          EXPECT(memcmp(kept, expected[l][h],
-                        test_model_stored(m, l) * sizeof(int32_t)) == 0,
-                 "way %d, round %d: layer %u, head %u kept others", way, round,
-                 l, h);
-        }
-      }
-    }
     test_model_destroy(m);
   }
 }

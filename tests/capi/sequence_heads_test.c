@@ -1,5 +1,5 @@
 /* Policies whose scores decide how many tokens a head keeps, edge by edge.
- * sequence_ragged_test.c has random sequences. */
+ * sequence_life_test.c has random sequences. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -38,65 +38,6 @@ static void ExpectCounts(const given* g, uint32_t a, uint32_t b,
            l, n[0], n[1]);
   }
   test_model_check(g->m, what);
-}
-
-/* With a budget of one token per head, every head keeps its own best one. */
-Test(heads, keep_a_token_each_of_the_least_budget) {
-  static const char* const kPolicies[] = {
-      "custom:sink=0,budget=3,split=geometric,alpha=0.01,heads=adaptive",
-      "custom:sink=0,budget=3,split=geometric,alpha=0.01,heads=adaptive-blend",
-      "custom:sink=0,budget=3,split=geometric,alpha=0.01,heads=threshold,"
-      "threshold=9"};
-  for (int p = 0; p < 3; ++p) {
-    given g;
-    Start(&g, kPolicies[p], 60);
-    for (int l = 0; l < kLayers; ++l) {
-      for (int h = 0; h < kHeads; ++h) g.scores[l][h][11 + 20 * h + 5 * l] = 1;
-    }
-    EXPECT_OK(test_model_evict(g.m, &g.options, NULL));
-    for (uint32_t h = 0; h < kHeads; ++h) {
-      EXPECT(test_model_stored_of(g.m, 1, h) == 1, "%s", kPolicies[p]);
-      int32_t position = -1;
-      test_model_positions(g.m, 1, h, &position);
-      EXPECT(position == (int32_t)(16 + 20 * h), "%s, head %u: %d",
-             kPolicies[p], h, position);
-    }
-    test_model_check(g.m, kPolicies[p]);
-    test_model_destroy(g.m);
-  }
-}
-
-/* One head wins everything. The other keeps its floor, which includes what must stay. */
-Test(heads, a_floor_is_kept_and_what_must_stay) {
-  static const struct {
-    const char* policy;
-    uint32_t loser, winner;
-  } kCases[] = {
-      {"custom:sink=0,budget=20,heads=adaptive", 4, 36},
-      {"custom:sink=0,budget=20,heads=adaptive,floor=0", 1, 39},
-      {"custom:sink=0,budget=20,heads=adaptive,floor=1", 20, 20},
-      {"custom:budget=20,sink=2,recent=1,heads=adaptive", 4, 36},
-      {"custom:budget=20,sink=6,recent=4,heads=adaptive", 10, 30},
-      {"custom:sink=0,budget=1.5,heads=adaptive", 1, 1},
-      {"custom:sink=0,budget=60,heads=adaptive", 50, 70}, /* everything */
-      {"custom:sink=0,budget=20,heads=adaptive-blend", 4, 36},
-      {"custom:sink=0,budget=21,heads=adaptive-blend", 4, 38},
-      {"custom:budget=20,sink=6,recent=4,heads=adaptive-blend", 12, 28},
-      {"custom:sink=0,budget=20,heads=adaptive-blend,floor=0", 1, 40},
-  };
-  for (size_t i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
-    given g;
-    Start(&g, kCases[i].policy, 70);
-    for (int l = 0; l < kLayers; ++l) {
-      for (int t = 0; t < kRow; ++t) {
-        g.scores[l][0][t] = (float)(t - 2000);
-        g.scores[l][1][t] = (float)t;
-      }
-    }
-    EXPECT_OK(test_model_evict(g.m, &g.options, NULL));
-    ExpectCounts(&g, kCases[i].loser, kCases[i].winner, kCases[i].policy);
-    test_model_destroy(g.m);
-  }
 }
 
 /* Halves round to even as in the authors' code: 5 and 15 of 10 won tokens give 7.5

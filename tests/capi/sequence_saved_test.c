@@ -468,19 +468,6 @@ Test(sequence_saved, a_load_replaces_all_but_the_query_memory) {
   test_model_destroy(m);
 }
 
-/* An eviction may leave less than the prompt was long. */
-Test(sequence_saved, prompts_that_lost_tokens_are_saved_alike_again) {
-  test_model* m = ModelOf("knorm:budget=20", NULL);
-  test_model_append(m, 60);
-  EXPECT_OK(kvevict_sequence_end_prompt(m->sequence));
-  EXPECT_OK(test_model_evict(m, NULL, NULL));
-  const test_saved saved = test_save(m->sequence);
-  EXPECT_OK(Load(m, &saved));
-  ExpectUnchanged(m, &saved);
-  free(saved.data);
-  test_model_destroy(m);
-}
-
 /* Layers that share a cache have their lists saved once. */
 Test(sequence_saved, shared_caches_are_saved_alike_again) {
   test_model* m = ModelOf("knorm:budget=20", NULL);
@@ -491,35 +478,5 @@ Test(sequence_saved, shared_caches_are_saved_alike_again) {
   EXPECT_OK(Load(m, &saved));
   ExpectUnchanged(m, &saved);
   free(saved.data);
-  test_model_destroy(m);
-}
-
-/* The end of the prompt is saved, forked and trimmed as well. */
-Test(sequence_saved, prompts_go_along) {
-  static const char* const kText =
-      "knorm:sink=0,budget=20,prompt=pinned-beside,every=6";
-  test_model* m = ModelOf(kText, NULL);
-  test_model_append(m, 15);
-  EXPECT_OK(kvevict_sequence_end_prompt(m->sequence));
-  for (int i = 0; i < 40; ++i) {
-    test_model_append(m, 1);
-    EXPECT_OK(test_model_evict(m, NULL, NULL));
-  }
-  const test_saved saved = test_save(m->sequence);
-  kvevict_sequence* fork = NULL;
-  EXPECT_OK(kvevict_sequence_fork(m->sequence, NULL, &fork, NULL));
-  const test_saved of_fork = test_save(fork);
-  cr_assert_eq(of_fork.n_bytes, saved.n_bytes);
-  cr_assert_arr_eq(of_fork.data, saved.data, saved.n_bytes);
-  test_model* other = ModelOf(kText, NULL);
-  EXPECT_OK(Load(other, &saved));
-  ExpectUnchanged(other, &saved);
-  EXPECT_INVALID(kvevict_sequence_end_prompt(other->sequence), "at 15 tokens");
-  EXPECT_OK(kvevict_sequence_trim_to(other->sequence, 10, NULL));
-  EXPECT_INVALID(kvevict_sequence_end_prompt(other->sequence), "at 10 tokens");
-  free(saved.data);
-  free(of_fork.data);
-  kvevict_sequence_destroy(fork);
-  test_model_destroy(other);
   test_model_destroy(m);
 }

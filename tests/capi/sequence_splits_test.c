@@ -1,6 +1,5 @@
 /* Budgets of layers that depend on all layers' weights, against the oracle. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
@@ -10,8 +9,6 @@
 #include "tests/capi/support/plan.h"
 #include "tests/capi/support/policies.h"
 #include "tests/oracle/compact.h"
-#include "tests/oracle/policy.h"
-#include "tests/oracle/select.h"
 
 enum { kLayers = 5, kHeads = 2, kTokens = 400 };
 
@@ -69,135 +66,7 @@ static double Expected(const oracle_policy* p, const oracle_measure* measures,
   return nearest;
 }
 
-/* Every layer keeps as many of its best as it should, or a neighbouring number
- * where f32 measures could round to it. */
-static bool EvictAsOracle(test_model* m, const kvevict_evict_options* options,
-                          const char* what) {
-  const uint32_t n_layers = m->spec.n_layers;
-  const bool adaptive = m->policy.heads != ORACLE_HEADS_EQUAL;
-  static double scores[kLayers][kHeads][kTokens];
-  static uint8_t forced[kLayers][kHeads][kTokens];
-  int32_t positions[kLayers][kHeads][kTokens];
-  uint32_t held[kLayers][kHeads];
-  oracle_measure measures[kLayers] = {{0.0, 0.0, 0.0}};
-  double largest = 0.0;
-  for (uint32_t l = 0; l < n_layers; ++l) {
-    measures[l] = test_model_measure(m, l);
-    for (uint32_t h = 0; h < kHeads; ++h) {
-      held[l][h] = test_model_stored_of(m, l, h);
-      test_model_positions(m, l, h, positions[l][h]);
-      test_model_oracle_scores_of(m, l, h, scores[l][h]);
-      test_model_forced(m, l, h, options, forced[l][h]);
-      for (uint32_t i = 0; i < held[l][h]; ++i) {
-        if (isfinite(scores[l][h][i])) {
-          largest = fmax(largest, scores[l][h][i]);
-        }
-      }
-    }
-  }
-  uint64_t budgets[kLayers];
-  const uint32_t n_protected =
-      options == NULL ? 0 : (uint32_t)options->protected_positions_len;
-  const double nearest = Expected(&m->policy, measures, n_layers,
-                                  test_model_context(m), n_protected, budgets);
-  const bool must = nearest > 1e-5;
-  EXPECT_OK(test_model_evict(m, options, NULL));
-  for (uint32_t l = 0; l < n_layers; ++l) {
-    uint64_t stored_of_all = 0, held_of_all = 0;
-    for (uint32_t h = 0; h < kHeads; ++h) {
-      const uint32_t stored = test_model_stored_of(m, l, h);
-      stored_of_all += stored;
-      held_of_all += held[l][h];
-      /* Both measured ends have to fit side by side. */
-      const bool is_short =
-          m->policy.split == ORACLE_SPLIT_LAZY &&
-          held[l][h] < m->policy.sink + m->policy.recent + 2 * m->policy.window;
-      const uint64_t expected =
-          !is_short && budgets[l] < held[l][h] ? budgets[l] : held[l][h];
-      EXPECT(adaptive || stored == expected ||
-                 (!must && llabs((long long)stored - (long long)expected) < 3),
-             "%s: layer %u keeps %u, not %llu, of %u", what, l, stored,
-             (unsigned long long)expected, held[l][h]);
-      if (m->policy.scope != KVEVICT_SCOPE_KV_HEAD) continue;
-      int32_t slots[kTokens];
-      test_model_kept_slots(m, l, h, positions[l][h], held[l][h], slots);
-      EXPECT(oracle_selection_is_right(scores[l][h], held[l][h], slots, stored,
-                                       forced[l][h], 2e-5 * largest),
-             "%s: layer %u, head %u keeps others than the best", what, l, h);
-    }
-    const uint64_t of_all = budgets[l] * kHeads;
-    EXPECT(!adaptive || !must ||
-               stored_of_all == (of_all < held_of_all ? of_all : held_of_all),
-           "%s: layer %u keeps %llu in all", what, l,
-           (unsigned long long)stored_of_all);
-  }
-  test_model_check(m, what);
-  return must;
-}
-
-static void LiveAll(const char* const* policies, size_t n_policies,
-                    bool protects) {
-  int n_must = 0, n_all = 0;
-  for (size_t p = 0; p < n_policies; ++p) {
-    for (uint64_t seed = 1; seed <= 6; ++seed) {
-      test_model* m = Model(policies[p], 1 + (seed + 3) % kLayers, seed);
-      const uint32_t steps[] = {150, 1, 60, 90, 40};
-      for (int i = 0; i < 5; ++i) {
-        test_model_step(m, steps[i]);
-        kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-        const int32_t protect[2] = {3, 77};
-        if (protects) {
-          options.protected_positions = protect;
-          options.protected_positions_len = 2;
-        }
-        n_must += EvictAsOracle(m, &options, policies[p]);
-        ++n_all;
-      }
-      test_model_destroy(m);
-    }
-  }
-  cr_expect(10 * n_must >= 9 * n_all, "%d of %d are certain", n_must, n_all);
-}
-
 TestSuite(splits);
-
-Test(splits, cake_is_the_oracles) {
-  static const char* const kPolicies[] = {
-      "cake:budget=60,window=8",
-      "cake:budget=0.3,window=16,tau1=1.6,tau2=0.4",
-      "cake:budget=40,window=4,spread=0,sink=2,pool=max3,recent=9",
-      "cake:budget=60,window=8,scope=layer,over=sum",
-      "snapkv:budget=90,window=32,split=cake,order=pool-reduce,pool=max5",
-      "cake:budget=60,window=8,softmax=past,group=max",
-      "cake:budget=50,window=8,heads=adaptive"};
-  LiveAll(kPolicies, sizeof kPolicies / sizeof *kPolicies, false);
-}
-
-Test(splits, every_layer_has_room_for_what_is_protected) {
-  static const char* const kPolicies[] = {"cake:budget=30,window=8,sink=1"};
-  LiveAll(kPolicies, 1, true);
-  test_model* m = Model("cake:budget=10,window=8", 3, 1);
-  test_model_step(m, 100);
-  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-  const int32_t protect[] = {3, 5, 77};
-  options.protected_positions = protect;
-  options.protected_positions_len = 3;
-  EXPECT_INVALID(test_model_evict(m, &options, NULL), "budget 10", "recent 8",
-                 "3 protected");
-  test_model_check(m, "refused");
-  test_model_destroy(m);
-}
-
-Test(splits, lazy_layers_are_the_oracles) {
-  static const char* const kPolicies[] = {
-      "snapkv:budget=60,sink=4,recent=50,window=8,split=lazy,lazy=0.5",
-      "simlayerkv-kvpress:budget=67,recent=63,lazy=0.6",
-      "snapkv:budget=40,sink=2,window=3,split=lazy,lazy=0.2,spread=9",
-      "snapkv:budget=0.4,window=2,split=lazy,lazy=0.25,scope=layer",
-      "snapkv:budget=60,window=8,split=lazy,lazy=1",
-      "snapkv:budget=60,window=8,split=lazy,lazy=0"};
-  LiveAll(kPolicies, sizeof kPolicies / sizeof *kPolicies, false);
-}
 
 /* kvpress: at least n_initial + n_recent + n_last; n_recent - n_last stay. */
 Test(splits, simlayerkv_keeps_what_kvpress_does) {
@@ -259,24 +128,6 @@ Test(splits, layers_may_differ) {
     test_mixed_destroy(m);
   }
   cr_expect_geq(n_must, 27);
-}
-
-/* Uses the least workspace and any number of threads. */
-Test(splits, do_not_depend_on_memory_or_threads) {
-  for (uint32_t n_threads = 1; n_threads <= 4; n_threads += 3) {
-    test_model* models[2];
-    for (int i = 0; i < 2; ++i) {
-      models[i] = Model("cake:budget=40,window=8", 4, 3 * n_threads);
-      test_model_step(models[i], 300);
-    }
-    models[1]->workspace_bytes =
-        test_workspace(models[1]->plan, KVEVICT_OPERATION_EVICT, 0).least_bytes;
-    for (int i = 0; i < 2; ++i) {
-      EXPECT_OK(test_model_evict(models[i], NULL, NULL));
-    }
-    test_expect_same_tokens(models[0], models[1], "the least workspace");
-    for (int i = 0; i < 2; ++i) test_model_destroy(models[i]);
-  }
 }
 
 /* A key that is NaN leaves its layer without a preference. */

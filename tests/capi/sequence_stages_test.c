@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "kvevict/experimental.h"
+#include "tests/capi/support/choice.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 #include "tests/capi/support/model.h"
@@ -36,107 +37,6 @@ static void Start(given* g, const char* policy, uint32_t n, uint64_t seed) {
     g->inputs.inputs[l].token_weights = &g->planes[l];
   }
   test_model_append(g->m, n);
-}
-
-/* What must stay comes first, then the best by plain scores, then by weighed ones. */
-static void KeptInStages(const oracle_policy* p, const float* scores,
-                         const float* weights, uint32_t n,
-                         const uint8_t* forced, uint32_t n_keep,
-                         uint32_t n_least, int32_t* keep) {
-  const float part = (float)n_keep * (float)p->secure;
-  uint32_t n_first = (uint32_t)part;
-  if (n_first < n_least) n_first = n_least;
-  if (n_first > n_keep) n_first = n_keep;
-  float refined[kRow];
-  for (uint32_t i = 0; i < n; ++i) {
-    const float sum = scores[i] + (float)p->epsilon;
-    refined[i] =
-        isinf(scores[i]) && scores[i] > 0 ? scores[i] : sum * weights[i];
-  }
-  oracle_select(scores, n, n_first, forced, p->tie, keep);
-  for (uint32_t i = 0; i < n_first; ++i) refined[keep[i]] = INFINITY;
-  oracle_select(refined, n, n_keep, forced, p->tie, keep);
-}
-
-static const char* const kPolicies[] = {
-    "custom:sink=0,budget=30,weight=given,secure=0.5",
-    "custom:budget=31,weight=given,epsilon=0.25,secure=0.3,sink=3,recent=5",
-    "custom:sink=0,budget=0.4,weight=given,secure=1,tie=higher",
-    "custom:sink=0,budget=30,weight=given,secure=0.01,recent=20",
-    "custom:sink=0,budget=20,weight=given,secure=0.5,heads=adaptive",
-    "custom:budget=24,weight=given,secure=0.25,heads=adaptive,floor=0.5,sink=2",
-    "custom:sink=0,budget=20,weight=given,secure=0.5,heads=adaptive-blend,"
-    "recent=3",
-};
-
-Test(stages, keep_what_sorting_keeps) {
-  test_random random = test_random_start("stages sorting");
-  for (int round = 0; round < 210; ++round) {
-    const char* const policy = kPolicies[round % 7];
-    given g;
-    const uint32_t n = test_random_between(&random, 45, 100);
-    Start(&g, policy, n, (uint64_t)round);
-    const oracle_policy* const p = &g.m->policy;
-    int32_t protect[3] = {20, 30, 31};
-    if (round % 3 == 0) {
-      g.options.protected_positions = protect;
-      g.options.protected_positions_len = 3;
-    }
-    uint32_t want[kLayers][kHeads];
-    for (uint32_t l = 0; l < kLayers; ++l) {
-      oracle_head heads[kHeads];
-      uint8_t forced[kHeads][kRow];
-      uint32_t budgets[kLayers];
-      EXPECT_OK(kvevict_policy_layer_budgets(g.m->policy_handle, n, budgets,
-                                             kLayers));
-      for (uint32_t h = 0; h < kHeads; ++h) {
-        for (uint32_t i = 0; i < n; ++i) {
-          const bool few = round % 5 == 0; /* ties */
-          float s = few ? (float)test_random_below(&random, 4)
-                        : (float)(1 + h) * test_random_normal(&random);
-          if (test_random_below(&random, 40) == 0) s = NAN;
-          if (test_random_below(&random, 60) == 0) s = INFINITY;
-          g.scores[l][h][i] = s;
-          g.weights[l][h][i] = test_random_normal(&random);
-        }
-        test_model_forced(g.m, l, h, &g.options, forced[h]);
-        heads[h] = (oracle_head){g.scores[l][h], forced[h], n};
-      }
-      oracle_head_counts(p, heads, kHeads, budgets[l],
-                         test_model_asked(g.m, &g.options), want[l]);
-    }
-    const given before = g;
-    EXPECT_OK(test_model_evict(g.m, &g.options, NULL));
-    for (uint32_t l = 0; l < kLayers; ++l) {
-      for (uint32_t h = 0; h < kHeads; ++h) {
-        int32_t kept[kRow], expected[kRow];
-        uint8_t forced[kRow] = {0};
-        for (uint32_t i = 0; i < n; ++i) {
-          forced[i] = i < p->sink || i + p->recent >= n;
-        }
-        for (size_t i = 0; i < g.options.protected_positions_len; ++i) {
-          forced[protect[i]] = 1;
-        }
-        const uint32_t least =
-            p->heads != ORACLE_HEADS_ADAPTIVE
-                ? 0
-                : (uint32_t)fmax(1, floor(p->budget * p->floor));
-        KeptInStages(p, before.scores[l][h], before.weights[l][h], n, forced,
-                     want[l][h], least, expected);
-        const uint32_t n_kept = test_model_stored_of(g.m, l, h);
-        EXPECT(n_kept == want[l][h], "%s, round %d: %u kept, not %u", policy,
-               round, n_kept, want[l][h]);
-        test_model_positions(g.m, l, h, kept);
-        for (uint32_t i = 0; i < n_kept; ++i) {
-          EXPECT(kept[i] == expected[i],
-                 "%s, round %d, head %u: %d in place of %d", policy, round, h,
-                 kept[i], expected[i]);
-        }
-      }
-    }
-    test_model_check(g.m, policy);
-    test_model_destroy(g.m);
-  }
 }
 
 /* All scores are alike, so the first tokens stay whatever their weights. */
@@ -340,8 +240,8 @@ Test(normalize, leaves_refined_scores_as_they_are) {
       for (uint32_t t = n - p->recent; t < n; ++t) forced[t] = 1;
       if (i % 2 == 1) forced[protect[0]] = 1;
       const uint32_t n_kept = test_model_stored_of(g.m, 1, h);
-      KeptInStages(p, before.scores[1][h], before.weights[1][h], n, forced,
-                   n_kept, i == 0 ? 0 : 4, expected);
+      test_keep_in_stages(p, before.scores[1][h], before.weights[1][h], n,
+                          forced, n_kept, i == 0 ? 0 : 4, expected);
       test_model_positions(g.m, 1, h, kept);
       for (uint32_t k = 0; k < n_kept; ++k) {
         EXPECT(kept[k] == expected[k], "case %d, head %u: %d, not %d", i, h,

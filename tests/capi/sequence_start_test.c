@@ -8,86 +8,12 @@
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/plan.h"
 
-static const uint32_t kBudgets[4] = {20, 60, 30, 30};
-
 static test_model* Model(const char* policy) {
   const test_model_spec spec = test_small_model(policy);
   return test_model_create(&spec, (test_random){1});
 }
 
-static test_model* Ragged(void) {
-  test_model_spec spec = test_small_model("streaming-llm:budget=60,sink=4");
-  spec.head_budgets = kBudgets;
-  return test_model_create(&spec, (test_random){1});
-}
-
 /* ---- Trims and the prefix ---- */
-
-Test(sequence_start, a_trim_into_the_prefix_is_as_if_nothing_had_been_evicted) {
-  test_model* m = Model("streaming-llm:budget=60,sink=20");
-  test_model* fresh = Model("streaming-llm:budget=60,sink=20");
-  test_model_step(m, 100);
-  EXPECT_OK(test_model_evict(m, NULL, NULL));
-  test_model_step(m, 10);
-  cr_expect_eq(test_exact_prefix(m->sequence), 20);
-  for (uint32_t n = 21; n < 100; ++n) {
-    char text[40];
-    snprintf(text, sizeof text, "new_length %u", n);
-    EXPECT_INVALID(kvevict_sequence_trim_to(m->sequence, n, NULL), text,
-                   "up to 20", "from 100 on");
-  }
-  test_model_check(m, "after refused trims");
-  cr_expect_eq(test_model_stored(m, 0), 70);
-  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 17, NULL));
-  m->n_seen = 17;
-  cr_expect_eq(test_exact_prefix(m->sequence), 17);
-  test_model_step(fresh, 17);
-  for (int i = 0; i < 2; ++i) {
-    test_expect_same_tokens(m, fresh, "trimmed into the prefix");
-    test_model_check(m, "trimmed into the prefix");
-    test_model_step(m, 40 + i);
-    test_model_step(fresh, 40 + i);
-    EXPECT_OK(test_model_evict(m, NULL, NULL));
-    EXPECT_OK(test_model_evict(fresh, NULL, NULL));
-  }
-  test_expect_same_tokens(m, fresh, "evicted afterwards");
-  test_model_destroy(m);
-  test_model_destroy(fresh);
-}
-
-Test(sequence_start, a_trim_to_nothing_is_always_exact) {
-  const char* const policies[] = {"streaming-llm:budget=60,sink=0", "none",
-                                  "knorm:sink=0,budget=60,merge=values"};
-  for (int i = 0; i < 3; ++i) {
-    test_model* m = Model(policies[i]);
-    test_model_step(m, 100);
-    EXPECT_OK(test_model_evict(m, NULL, NULL));
-    EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 0, NULL));
-    cr_expect_eq(test_model_stored(m, 1), 0);
-    m->n_seen = 0;
-    test_model_step(m, 7);
-    cr_expect_eq(test_exact_prefix(m->sequence), 7);
-    test_model_check(m, policies[i]);
-    test_model_destroy(m);
-  }
-}
-
-Test(sequence_start, the_prefix_is_that_of_the_list_which_has_least) {
-  test_model* m = Ragged();
-  cr_expect_eq(test_exact_prefix(m->sequence), 0);
-  test_model_step(m, 50);
-  cr_expect_eq(test_exact_prefix(m->sequence), 50);
-  EXPECT_OK(test_model_evict(m, NULL, NULL)); /* head 1 of layer 0 loses none */
-  cr_expect_eq(test_exact_prefix(m->sequence), 4);
-  EXPECT_INVALID(kvevict_sequence_trim_to(m->sequence, 30, NULL), "up to 4",
-                 "from 50 on are exact");
-  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 4, NULL));
-  m->n_seen = 4;
-  test_model_step(m, 50);
-  test_model_check(m, "lists that differed");
-  cr_expect_eq(test_model_stored_of(m, 0, 0), 54);
-  test_model_destroy(m);
-}
 
 Test(sequence_start, merged_rows_are_no_prefix) {
   test_model* m = Model("knorm:budget=60,sink=20,merge=values");
@@ -197,48 +123,6 @@ Test(sequence_start, layers_left_alone_keep_their_positions_beside_others) {
   int32_t positions[100];
   test_model_positions(m, 0, 0, positions);
   cr_expect_eq(memcmp(positions, odd, sizeof odd), 0);
-  test_model_destroy(m);
-}
-
-Test(sequence_start, trims_reach_back_to_the_last_gap) {
-  test_model* m = Ragged();
-  static const int32_t lists[2][2][5] = {{{0, 1, 7, 8, 9}, {5, 6, 7, 8, 9}},
-                                         {{0, 1, 2, 3, 9}, {8, 9, 0, 0, 0}}};
-  const uint32_t counts[2][2] = {{5, 5}, {5, 2}};
-  kvevict_position_lists layers[2];
-  for (int l = 0; l < 2; ++l) {
-    layers[l] = (kvevict_position_lists)KVEVICT_POSITION_LISTS_INIT;
-    layers[l].n_lists = 2;
-    layers[l].positions = lists[l][0];
-    layers[l].positions_len = 10;
-    layers[l].count = 5;
-    layers[l].counts = counts[l];
-  }
-  EXPECT_OK(kvevict_sequence_start(m->sequence, layers, 2, 10, NULL));
-  cr_expect_eq(test_model_stored_of(m, 1, 1), 2);
-  cr_expect_eq(test_exact_prefix(m->sequence), 0);
-  EXPECT_INVALID(kvevict_sequence_trim_to(m->sequence, 8, NULL), "up to 0",
-                 "layer 1 has lost", "from 9 on");
-  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 9, NULL));
-  cr_expect_eq(test_model_stored_of(m, 0, 0), 4);
-  cr_expect_eq(test_model_stored_of(m, 1, 0), 4);
-  cr_expect_eq(test_model_stored_of(m, 1, 1), 1);
-  test_model_destroy(m);
-}
-
-Test(sequence_start, trims_leave_every_list_a_token) {
-  test_model* m = Model("streaming-llm:budget=60");
-  static const int32_t late[5] = {5, 6, 7, 8, 9};
-  kvevict_position_lists layers[2] = {KVEVICT_POSITION_LISTS_INIT,
-                                      KVEVICT_POSITION_LISTS_INIT};
-  layers[0].n_lists = 1;
-  layers[0].positions = late;
-  layers[0].positions_len = layers[0].count = 5;
-  layers[1] = layers[0];
-  EXPECT_OK(kvevict_sequence_start(m->sequence, layers, 2, 10, NULL));
-  EXPECT_INVALID(kvevict_sequence_trim_to(m->sequence, 5, NULL), "from 6 on");
-  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 6, NULL));
-  cr_expect_eq(test_model_stored(m, 1), 1);
   test_model_destroy(m);
 }
 

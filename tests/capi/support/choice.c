@@ -1,0 +1,515 @@
+#include "tests/capi/support/choice.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kvevict/experimental.h"
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/plan.h"
+#include "tests/oracle/head_split.h"
+#include "tests/oracle/policy.h"
+#include "tests/oracle/select.h"
+
+enum { kHeads = TEST_CHOICE_HEADS, kTokens = TEST_CHOICE_TOKENS };
+
+void test_give(test_given* given, uint32_t n_layers,
+               kvevict_evict_options* options) {
+  test_give_scores(options, &given->inputs, n_layers, given->scores[0][0],
+                   kHeads * kTokens, kTokens);
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    given->planes[l] = test_floats_plane(given->weights[l][0], kTokens);
+    given->inputs.inputs[l].token_weights = &given->planes[l];
+  }
+}
+
+void test_draw_given(test_random* random, test_given* given) {
+  const bool ties = test_random_coin(random);
+  const float level = (float)test_random_unit(random);
+  float* scores = given->scores[0][0];
+  float* weights = given->weights[0][0];
+  for (size_t i = 0; i < sizeof given->scores / sizeof *scores; ++i) {
+    scores[i] = ties ? (float)((int)test_random_below(random, 60) - 30) / 4.0f
+                     : level * test_random_normal(random);
+    weights[i] = test_random_normal(random);
+    const uint32_t odd = test_random_below(random, 80);
+    if (odd < 2) scores[i] = odd == 0 ? NAN : INFINITY;
+  }
+}
+
+/* ---- Scores ---- */
+
+typedef double all_scores[TEST_MAX_LAYERS][kHeads][kTokens];
+
+static bool IsByQueries(const oracle_policy* p) {
+  return p->kind == ORACLE_SNAPKV || p->kind == ORACLE_PYRAMIDKV ||
+         p->kind == ORACLE_TOVA || p->kind == ORACLE_CAKE ||
+         p->kind == ORACLE_R_KV;
+}
+
+/* The scores that kvevict_score() has for slots, and for positions where they are drawn. */
+static void ScoreByDoor(const test_model* m, uint32_t layer,
+                        const test_choice* c, all_scores out) {
+  const bool draws = m->policy.kind == ORACLE_RANDOM;
+  const uint32_t heads = m->spec.n_kv_heads, window = m->policy.window;
+  const uint32_t n = draws ? m->n_seen : test_model_stored(m, layer);
+  kvevict_geometry geometry = m->geometry;
+  geometry.max_tokens = m->spec.max_positions;
+  kvevict_plan* plan = NULL;
+  EXPECT_OK(kvevict_plan_create(m->context, &geometry, m->policy_handle, NULL,
+                                &plan));
+  const size_t bytes =
+      test_workspace(plan, KVEVICT_OPERATION_SCORE, n).best_bytes;
+  void* const workspace = aligned_alloc(64, bytes / 64 * 64 + 64);
+  float* const scores = malloc(sizeof *scores * heads * n);
+  const kvevict_plane queries =
+      test_model_queries(m, layer, m->n_seen > window ? m->n_seen - window : 0);
+  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+  inputs.queries = IsByQueries(&m->policy) ? &queries : NULL;
+  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  uint32_t counts[kHeads];
+  for (uint32_t h = 0; h < heads; ++h) counts[h] = c->heads[layer][h].n;
+  job.layer = layer;
+  job.n_tokens = n;
+  job.n_seen = draws ? 0 : m->n_seen;
+  job.token_counts = draws ? NULL : counts;
+  job.view = draws ? NULL : &m->views[layer];
+  job.inputs = &inputs;
+  job.scores = scores;
+  job.scores_len = (size_t)heads * n;
+  EXPECT_OK(kvevict_score(plan, &job, 1, workspace, bytes, NULL));
+  for (uint32_t h = 0; h < heads; ++h) {
+    const test_choice_head* head = &c->heads[layer][h];
+    for (uint32_t i = 0; i < head->n; ++i) {
+      out[layer][h][i] =
+          (double)scores[h * n + (draws ? (uint32_t)head->positions[i] : i)];
+    }
+  }
+  free(scores);
+  free(workspace);
+  kvevict_plan_destroy(plan);
+}
+
+/* Averages round, maxima do not. */
+static float MaxPool(const float* row, uint32_t n, uint32_t i, uint32_t width) {
+  const uint32_t first = i < width / 2 ? 0 : i - width / 2;
+  float most = row[first];
+  for (uint32_t j = first; j < n && j <= i + width / 2; ++j) {
+    if (isnan(row[j])) return row[j];
+    if (row[j] > most) most = row[j];
+  }
+  return most;
+}
+
+static float Refine(const oracle_policy* p, float score, float weight) {
+  const float sum = score + (float)p->epsilon;
+  return isinf(score) && score > 0 ? score : sum * weight;
+}
+
+static void FindScores(const test_model* m, const test_given* given,
+                       const test_choice* c, all_scores out) {
+  const oracle_policy* p = &m->policy;
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    const bool is_short =
+        IsByQueries(p) && (p->window > m->n_seen || m->n_seen == 0);
+    if (!is_short && m->n_seen > 0 && c->is_exact &&
+        p->kind != ORACLE_STREAMING_LLM && p->kind != ORACLE_CUSTOM &&
+        p->kind != ORACLE_NONE) {
+      ScoreByDoor(m, l, c, out);
+      continue;
+    }
+    for (uint32_t h = 0; h < m->spec.n_kv_heads; ++h) {
+      const uint32_t n = c->heads[l][h].n;
+      memset(out[l][h], 0, sizeof out[l][h]);
+      if (!c->is_exact && !is_short) {
+        test_model_oracle_scores_of(m, l, h, out[l][h]);
+      }
+      if (p->kind != ORACLE_CUSTOM) continue;
+      const uint32_t width = p->pool == ORACLE_POOL_NONE ? 1 : p->pool_width;
+      EXPECT(p->pool != ORACLE_POOL_AVG, "averages round");
+      for (uint32_t i = 0; i < n; ++i) {
+        float score = MaxPool(given->scores[l][h], n, i, width);
+        if (p->weight == ORACLE_WEIGHT_GIVEN && p->secure == 0) {
+          score = Refine(p, score, given->weights[l][h][i]);
+        }
+        out[l][h][i] = (double)score;
+      }
+    }
+  }
+}
+
+/* Reduces over the heads and layers that share a list. */
+static void Combine(const test_model* m, all_scores all, test_choice* c) {
+  static float rows[TEST_MAX_LAYERS * kHeads * kTokens], combined[kTokens];
+  const oracle_policy* p = &m->policy;
+  const uint32_t heads = m->spec.n_kv_heads;
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    for (uint32_t h = 0; h < heads; ++h) {
+      test_choice_head* head = &c->heads[l][h];
+      double sums[kTokens] = {0}, highest[kTokens];
+      uint32_t n_rows = 0;
+      for (uint32_t t = 0; t < head->n; ++t) highest[t] = -INFINITY;
+      for (uint32_t i = 0; i < m->spec.n_layers * heads; ++i) {
+        const uint32_t l2 = i / heads, h2 = i % heads;
+        if (l2 != l && p->scope != KVEVICT_SCOPE_MODEL) continue;
+        if (h2 != h && p->scope == KVEVICT_SCOPE_KV_HEAD) continue;
+        for (uint32_t t = 0; t < head->n; ++t) {
+          rows[(size_t)n_rows * head->n + t] = (float)all[l2][h2][t];
+          sums[t] += all[l2][h2][t];
+          highest[t] = fmax(highest[t], all[l2][h2][t]);
+        }
+        ++n_rows;
+      }
+      oracle_combine(rows, n_rows, head->n, p->over, combined);
+      for (uint32_t t = 0; t < head->n; ++t) {
+        head->scores[t] = c->is_exact                      ? (double)combined[t]
+                          : p->over == KVEVICT_REDUCE_MEAN ? sums[t] / n_rows
+                          : p->over == KVEVICT_REDUCE_MAX  ? highest[t]
+                                                           : sums[t];
+      }
+    }
+  }
+}
+
+/* ---- Counts ---- */
+
+static void AsHeads(const test_choice* c, uint32_t layer, uint32_t n_heads,
+                    float (*scores)[kTokens], oracle_head* out) {
+  for (uint32_t h = 0; h < n_heads; ++h) {
+    const test_choice_head* head = &c->heads[layer][h];
+    for (uint32_t i = 0; i < head->n; ++i)
+      scores[h][i] = (float)head->scores[i];
+    out[h] = (oracle_head){scores[h], head->forced, head->n};
+  }
+}
+
+/* Heads of a layer share its budget by scores. */
+static void CountByScores(const test_model* m, uint32_t layer, uint32_t budget,
+                          uint32_t n_asked, test_choice* c) {
+  const oracle_policy* p = &m->policy;
+  const uint32_t n = m->spec.n_kv_heads;
+  float scores[kHeads][kTokens];
+  oracle_head heads[kHeads];
+  uint32_t counts[kHeads];
+  uint64_t n_held = 0;
+  AsHeads(c, layer, n, scores, heads);
+  for (uint32_t h = 0; h < n; ++h) n_held += heads[h].n_tokens;
+  if (n_held <= ((uint64_t)budget + p->margin) * n &&
+      p->heads != ORACLE_HEADS_THRESHOLD) {
+    return;
+  }
+  oracle_head_counts(p, heads, n, budget, n_asked, counts);
+  for (uint32_t h = 0; h < n; ++h) c->heads[layer][h].n_kept = counts[h];
+}
+
+/* Heads that keep the same: of a layer's winners an equal part, and one more for those
+ * layers that lost most by rounding. */
+static void ShareEqually(uint32_t n_layers, uint32_t n_heads,
+                         uint32_t* counts) {
+  uint32_t winners[TEST_MAX_LAYERS] = {0}, rest[TEST_MAX_LAYERS], left = 0;
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    for (uint32_t h = 0; h < n_heads; ++h)
+      winners[l] += counts[n_heads * l + h];
+    rest[l] = winners[l] % n_heads;
+    left += rest[l];
+    winners[l] /= n_heads;
+  }
+  for (; left >= n_heads; left -= n_heads) {
+    uint32_t best = 0;
+    for (uint32_t l = 1; l < n_layers; ++l) {
+      if (rest[l] > rest[best]) best = l;
+    }
+    if (rest[best] == 0) break;
+    ++winners[best];
+    rest[best] = 0;
+  }
+  for (uint32_t i = 0; i < n_layers * n_heads; ++i) {
+    counts[i] = winners[i / n_heads];
+  }
+}
+
+/* The tokens of all layers compete. */
+static void CountByContest(const test_model* m, test_choice* c) {
+  const oracle_policy* p = &m->policy;
+  const uint32_t n_heads = m->spec.n_kv_heads;
+  const uint32_t n = m->spec.n_layers * n_heads;
+  const double context = test_model_context(m);
+  const double wanted =
+      p->budget > 1 ? fmin(p->budget, context) : floor(p->budget * context);
+  const uint64_t n_winners =
+      p->budget <= 1 && p->rounding == ORACLE_ROUNDING_TOGETHER
+          ? (uint64_t)(p->budget * context * n)
+          : n * (uint64_t)wanted;
+  static float scores[TEST_MAX_LAYERS * kHeads][kTokens];
+  oracle_head lists[TEST_MAX_LAYERS * kHeads];
+  uint32_t counts[TEST_MAX_LAYERS * kHeads];
+  uint64_t n_held = 0;
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    AsHeads(c, l, n_heads, scores + l * n_heads, lists + l * n_heads);
+  }
+  for (uint32_t i = 0; i < n; ++i) n_held += lists[i].n_tokens;
+  if (n_held <= n_winners + (uint64_t)p->margin * n) return;
+  const uint32_t n_safe =
+      (uint32_t)((p->budget > 1 ? floor(p->budget) : wanted) * p->floor);
+  oracle_count_winners(lists, n, n_winners, n_safe < 1 ? 1 : n_safe, counts);
+  if (p->heads == ORACLE_HEADS_EQUAL) {
+    ShareEqually(m->spec.n_layers, n_heads, counts);
+  }
+  for (uint32_t i = 0; i < n; ++i) {
+    c->heads[i / n_heads][i % n_heads].n_kept = counts[i] < 1 ? 1 : counts[i];
+  }
+}
+
+/* How many tokens must stay in a list, held or not: both ends and what is protected
+ * between them. */
+static uint32_t Asked(const test_model* m,
+                      const kvevict_evict_options* options) {
+  const oracle_policy* p = &m->policy;
+  const uint32_t window = IsByQueries(p) && p->keep_window ? p->window : 0;
+  const uint32_t last = p->recent > window ? p->recent : window;
+  uint32_t n = p->sink + last;
+  for (size_t i = 0; i < options->protected_positions_len; ++i) {
+    const uint32_t position = (uint32_t)options->protected_positions[i];
+    n += position >= p->sink && position + last < m->n_seen;
+  }
+  return n;
+}
+
+/* CAKE's shares of the layers, or lazy layers, by the oracle's measures. */
+static void MeasuredBudgets(const test_model* m, uint32_t least, test_choice* c,
+                            uint32_t* budgets) {
+  const oracle_policy* p = &m->policy;
+  const uint32_t n_layers = m->spec.n_layers, n_context = test_model_context(m);
+  const double wanted = p->budget > 1 ? p->budget : p->budget * n_context;
+  const uint32_t budget = wanted < n_context ? (uint32_t)wanted : n_context;
+  double nearest = 1.0, preferences[TEST_MAX_LAYERS];
+  uint64_t shares[TEST_MAX_LAYERS];
+  for (uint32_t l = 0; l < n_layers; ++l) budgets[l] = n_context;
+  if (budget == n_context || m->n_seen < p->window) return;
+  const uint32_t room = least + (p->split == ORACLE_SPLIT_CAKE);
+  if (p->budget <= 1 && budget < room) return;
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    const oracle_measure measure = test_model_measure(m, l);
+    const double apart = measure.ends - p->lazy;
+    preferences[l] = pow(measure.entropy, 1.0 / p->tau1) *
+                     pow(measure.variance, 1.0 / p->tau2);
+    if (p->split != ORACLE_SPLIT_LAZY) continue;
+    nearest = fmin(nearest, fabs(apart));
+    /* Both measured ends have to fit side by side. */
+    const bool is_short =
+        c->heads[l][0].n < p->sink + p->recent + 2 * p->window;
+    if (apart > 0 && !is_short) budgets[l] = budget;
+  }
+  if (p->split == ORACLE_SPLIT_CAKE) {
+    nearest = oracle_split_cake(preferences, n_layers,
+                                (uint64_t)(budget - least) * n_layers,
+                                n_context - least, shares);
+    for (uint32_t l = 0; l < n_layers; ++l) {
+      budgets[l] = (uint32_t)shares[l] + least;
+    }
+  }
+  if (nearest <= 1e-5) c->slack = p->split == ORACLE_SPLIT_LAZY ? n_context : 2;
+}
+
+static uint32_t LayerBudget(const test_model* m, const test_prompt* prompt,
+                            uint32_t layer, uint32_t n_held) {
+  const oracle_policy* p = &m->policy;
+  const bool is_beside =
+      prompt != NULL && (p->prompt == ORACLE_PROMPT_BESIDE ||
+                         p->prompt == ORACLE_PROMPT_PINNED_BESIDE);
+  uint32_t budgets[TEST_MAX_LAYERS] = {0};
+  uint32_t n = m->n_seen - (is_beside ? prompt->n_tokens : 0);
+  if (n > m->spec.max_tokens) n = m->spec.max_tokens;
+  /* A length whose last block is as full as the cache's. */
+  for (uint32_t block = p->select_block;
+       block > 1 && n % block != n_held % block;)
+    --n;
+  EXPECT(n == 0 || oracle_layer_budgets(p, n, budgets, m->spec.n_layers),
+         "%s: no budgets of %u", m->spec.policy, n);
+  return budgets[layer] + (is_beside ? prompt->slots[layer] : 0);
+}
+
+static kvevict_tie TieOf(const oracle_policy* p) {
+  return p->kind == ORACLE_STREAMING_LLM ? KVEVICT_TIE_HIGHER_POSITION : p->tie;
+}
+
+static uint32_t InBlocks(const oracle_policy* p, const test_choice_head* head,
+                         uint32_t budget, int32_t* keep) {
+  float scores[kTokens];
+  for (uint32_t i = 0; i < head->n; ++i) scores[i] = (float)head->scores[i];
+  const uint32_t n = oracle_select_blocks(scores, head->n, budget, head->forced,
+                                          p->select_block, TieOf(p), keep);
+  if (n > 0 || budget >= p->select_block) return n;
+  return InBlocks(p, head, p->select_block, keep); /* at least one */
+}
+
+static void Count(const test_model* m, const kvevict_evict_options* options,
+                  const test_prompt* prompt, test_choice* c) {
+  const oracle_policy* p = &m->policy;
+  const uint32_t heads = m->spec.n_kv_heads;
+  const bool measures =
+      p->split == ORACLE_SPLIT_CAKE || p->split == ORACLE_SPLIT_LAZY;
+  uint32_t budgets[TEST_MAX_LAYERS] = {0}, budget;
+  if (p->kind == ORACLE_NONE || m->n_seen == 0) return;
+  if (m->spec.head_budgets == NULL && p->split == ORACLE_SPLIT_SCORES) {
+    CountByContest(m, c);
+    return;
+  }
+  if (m->spec.head_budgets == NULL && measures) {
+    MeasuredBudgets(m, Asked(m, options), c, budgets);
+  }
+  for (uint32_t l = 0; !measures && l < m->spec.n_layers; ++l) {
+    if (m->spec.head_budgets != NULL) break;
+    budgets[l] = LayerBudget(m, prompt, l, c->heads[l][0].n);
+  }
+  const uint32_t n_asked = Asked(m, options);
+  const bool is_ratio = p->kind != ORACLE_STREAMING_LLM && p->budget <= 1 &&
+                        m->spec.head_budgets == NULL;
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    /* A ratio leaves layers alone in which what must stay has no room. */
+    if (is_ratio && budgets[l] < n_asked) continue;
+    if (p->heads != ORACLE_HEADS_EQUAL) {
+      CountByScores(m, l, budgets[l], n_asked, c);
+      continue;
+    }
+    for (uint32_t h = 0; h < heads; ++h) {
+      test_choice_head* head = &c->heads[l][h];
+      int32_t keep[kTokens];
+      budget = m->spec.head_budgets == NULL
+                   ? budgets[l]
+                   : m->spec.head_budgets[l * heads + h];
+      if (budget == 0) budget = 1;
+      if (head->n <= (uint64_t)budget + p->margin) continue;
+      head->n_kept =
+          p->select_block > 1 ? InBlocks(p, head, budget, keep) : budget;
+    }
+  }
+}
+
+/* ---- Together ---- */
+
+/* Blocks are counted from the ends of what a head holds, not from the context's. */
+static void ForceEnds(const oracle_policy* p,
+                      const kvevict_evict_options* options,
+                      test_choice_head* head) {
+  const uint32_t window = IsByQueries(p) ? p->window : 0;
+  const uint32_t last = p->kind == ORACLE_STREAMING_LLM ? 1
+                        : p->recent > window            ? p->recent
+                                                        : window;
+  for (uint32_t i = 0; i < head->n; ++i) {
+    head->forced[i] = i < p->sink || i + last >= head->n;
+    for (size_t k = 0; k < options->protected_positions_len; ++k) {
+      if (options->protected_positions[k] == head->positions[i])
+        head->forced[i] = 1;
+    }
+  }
+}
+
+void test_choose_all(const test_model* m, test_choice* c) {
+  memset(c, 0, sizeof *c);
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    for (uint32_t h = 0; h < m->spec.n_kv_heads; ++h) {
+      c->heads[l][h].n = c->heads[l][h].n_kept = test_model_stored_of(m, l, h);
+      test_model_positions(m, l, h, c->heads[l][h].positions);
+    }
+  }
+}
+
+void test_choose(const test_model* m, const kvevict_evict_options* options,
+                 const test_given* given, const test_prompt* prompt,
+                 test_choice* c) {
+  static all_scores scores;
+  const oracle_policy* p = &m->policy;
+  test_choose_all(m, c);
+  c->is_exact = !IsByQueries(p) || p->select_block > 1;
+  const bool is_pinned =
+      prompt != NULL && (p->prompt == ORACLE_PROMPT_PINNED ||
+                         p->prompt == ORACLE_PROMPT_PINNED_BESIDE);
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    for (uint32_t h = 0; h < m->spec.n_kv_heads; ++h) {
+      test_choice_head* head = &c->heads[l][h];
+      test_model_forced(m, l, h, options, head->forced);
+      if (p->select_block > 1) ForceEnds(p, options, head);
+      for (uint32_t i = 0; is_pinned && i < prompt->slots[l]; ++i) {
+        head->forced[i] = 1;
+      }
+    }
+  }
+  FindScores(m, given, c, scores);
+  Combine(m, scores, c);
+  Count(m, options, prompt, c);
+}
+
+void test_keep_in_stages(const oracle_policy* p, const float* scores,
+                         const float* weights, uint32_t n,
+                         const uint8_t* forced, uint32_t n_keep,
+                         uint32_t n_least, int32_t* keep) {
+  uint32_t n_first = (uint32_t)((float)n_keep * (float)p->secure);
+  if (n_first < n_least) n_first = n_least;
+  if (n_first > n_keep) n_first = n_keep;
+  float refined[kTokens];
+  for (uint32_t i = 0; i < n; ++i)
+    refined[i] = Refine(p, scores[i], weights[i]);
+  oracle_select(scores, n, n_first, forced, p->tie, keep);
+  for (uint32_t i = 0; i < n_first; ++i) refined[keep[i]] = INFINITY;
+  oracle_select(refined, n, n_keep, forced, p->tie, keep);
+}
+
+/* Scores are f32 sums of some hundred products; score_test.c derives their rounding. */
+static void ExpectSlots(const test_model* m, const test_given* given,
+                        const test_choice* c, uint32_t l, uint32_t h,
+                        uint32_t n_keep, const char* what) {
+  const oracle_policy* p = &m->policy;
+  const test_choice_head* head = &c->heads[l][h];
+  int32_t slots[kTokens], want[kTokens];
+  test_model_kept_slots(m, l, h, head->positions, head->n, slots);
+  if (!c->is_exact) {
+    double largest = 0.0;
+    for (uint32_t i = 0; i < head->n; ++i) {
+      if (isfinite(head->scores[i]))
+        largest = fmax(largest, fabs(head->scores[i]));
+    }
+    EXPECT(oracle_selection_is_right(head->scores, head->n, slots, n_keep,
+                                     head->forced, 2e-5 * largest),
+           "%s: layer %u, head %u keeps what it should not", what, l, h);
+    return;
+  }
+  float scores[kTokens];
+  for (uint32_t i = 0; i < head->n; ++i) scores[i] = (float)head->scores[i];
+  if (p->select_block > 1) {
+    InBlocks(p, head, n_keep, want);
+  } else if (p->secure > 0 && p->weight == ORACLE_WEIGHT_GIVEN) {
+    const bool has_floor = p->heads == ORACLE_HEADS_ADAPTIVE;
+    test_keep_in_stages(
+        p, scores, given->weights[l][h], head->n, head->forced, n_keep,
+        has_floor ? (uint32_t)fmax(1, floor(p->budget * p->floor)) : 0, want);
+  } else {
+    oracle_select(scores, head->n, n_keep, head->forced, TieOf(p), want);
+  }
+  for (uint32_t i = 0; i < n_keep; ++i) {
+    EXPECT(slots[i] == want[i],
+           "%s: layer %u, head %u keeps slot %d of %u in place of %d", what, l,
+           h, slots[i], head->n, want[i]);
+  }
+}
+
+void test_expect_chosen(const test_model* m, const test_given* given,
+                        const test_choice* c, const char* what) {
+  /* f32 scores may part tokens among heads otherwise, but as many stay. */
+  const bool parts = !c->is_exact && m->policy.heads != ORACLE_HEADS_EQUAL;
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    uint32_t of_layer = 0, want_of_layer = 0;
+    for (uint32_t h = 0; h < m->spec.n_kv_heads; ++h) {
+      const test_choice_head* head = &c->heads[l][h];
+      const uint32_t n = test_model_stored_of(m, l, h), want = head->n_kept;
+      EXPECT(parts || (n <= want + c->slack && want <= n + c->slack),
+             "%s: layer %u, head %u keeps %u of %u, not %u", what, l, h, n,
+             head->n, want);
+      of_layer += n;
+      want_of_layer += want;
+      if (n < head->n) ExpectSlots(m, given, c, l, h, n, what);
+    }
+    EXPECT(c->slack > 0 || of_layer == want_of_layer,
+           "%s: layer %u keeps %u, not %u", what, l, of_layer, want_of_layer);
+  }
+}

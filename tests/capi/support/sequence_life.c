@@ -1,0 +1,597 @@
+#include "tests/capi/support/sequence_life.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "kvevict/batch.h"
+#include "kvevict/experimental.h"
+#include "tests/capi/support/choice.h"
+#include "tests/capi/support/copies.h"
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/plan.h"
+#include "tests/capi/support/undo.h"
+
+enum {
+  kLayers = 3,
+  kHeads = TEST_CHOICE_HEADS,
+  kTokens = TEST_CHOICE_TOKENS,
+  kPositions = 900,
+  kPrompt = 20
+};
+
+/* ---- The naive model ---- */
+
+typedef struct state {
+  uint32_t n[kLayers][kHeads];
+  int32_t positions[kLayers][kHeads][kTokens];
+  uint32_t n_seen;
+  uint32_t bound; /* trims are exact from here on */
+  test_prompt prompt;
+  uint32_t last_round; /* of `every` */
+} state;
+
+typedef struct life {
+  test_model* m;
+  state now;
+  uint32_t n_protect;
+  int32_t* tables[kLayers]; /* of all blocks; NULL: there is none */
+  test_random* random;
+  const char* what;
+  test_lived* sum;
+} life;
+
+/* For each list. */
+#define EACH(a, l, h)                                  \
+  for (uint32_t l = 0; l < (a)->m->spec.n_layers; ++l) \
+    for (uint32_t h = 0; h < (a)->m->spec.n_kv_heads; ++h)
+
+static uint32_t Prefix(const life* a) {
+  uint32_t prefix = a->now.n_seen;
+  EACH(a, l, h) {
+    uint32_t n = 0;
+    while (n < a->now.n[l][h] && a->now.positions[l][h][n] == (int32_t)n) ++n;
+    prefix = n < prefix ? n : prefix;
+  }
+  return prefix;
+}
+
+/* The least length from which on all heads have everything, with a token before it. */
+static uint32_t StartBound(const life* a) {
+  uint32_t bound = 0;
+  EACH(a, l, h) {
+    const int32_t* positions = a->now.positions[l][h];
+    uint32_t n = a->now.n[l][h], first = a->now.n_seen;
+    for (; n > 0 && positions[n - 1] + 1 == (int32_t)first; --n) --first;
+    first += first > 0 && n == 0;
+    bound = first > bound ? first : bound;
+  }
+  return bound;
+}
+
+static uint32_t Round(const life* a) {
+  const uint32_t every = a->m->policy.every > 1 ? a->m->policy.every : 1;
+  return (a->now.n_seen - a->now.prompt.n_tokens) / every;
+}
+
+static void Cut(life* a, uint32_t length) {
+  state* s = &a->now;
+  EACH(a, l, h) {
+    uint32_t* n = &s->n[l][h];
+    while (*n > 0 && s->positions[l][h][*n - 1] >= (int32_t)length) --*n;
+    if (s->prompt.slots[l] > *n) s->prompt.slots[l] = *n;
+  }
+  if (length < s->bound) s->bound = 0;
+  s->n_seen = a->m->n_seen = length;
+  if (s->prompt.n_tokens > length) s->prompt.n_tokens = length;
+  if (s->last_round > Round(a)) s->last_round = Round(a);
+}
+
+static void Grow(life* a, uint32_t n) {
+  EACH(a, l, h) {
+    for (uint32_t i = 0; i < n; ++i) {
+      a->now.positions[l][h][a->now.n[l][h]++] = (int32_t)(a->now.n_seen + i);
+    }
+  }
+  a->now.n_seen += n;
+}
+
+static uint32_t Longest(const life* a, const state* s) {
+  uint32_t most = 0;
+  EACH(a, l, h) most = s->n[l][h] > most ? s->n[l][h] : most;
+  return most;
+}
+
+/* The device reads the length of every list, the listed positions and their counts. */
+static void ExpectMemory(const life* a, uint32_t l) {
+  kvevict_sequence_memory memory = {.struct_size = sizeof memory};
+  EXPECT_OK(kvevict_sequence_memory_of(a->m->sequence, l, &memory));
+  const uint32_t* lengths = (const uint32_t*)(uintptr_t)memory.lengths;
+  const uint32_t* counts = (const uint32_t*)(uintptr_t)memory.listed_counts;
+  const int32_t* listed = (const int32_t*)(uintptr_t)memory.positions;
+  EXPECT((memory.lengths == 0) == (a->m->policy.kind == ORACLE_NONE),
+         "%s: lengths", a->what);
+  if (memory.lengths == 0) return;
+  EXPECT(memory.n_lists == 1 || memory.n_lists == a->m->spec.n_kv_heads,
+         "%s: %u lists", a->what, memory.n_lists);
+  for (uint32_t h = 0; h < memory.n_lists; ++h) {
+    const uint32_t n_held = a->now.n[l][h];
+    EXPECT(lengths[2 * h] == n_held && lengths[2 * h + 1] == a->now.n_seen,
+           "%s: layer %u, head %u: lengths %u, %u", a->what, l, h,
+           lengths[2 * h], lengths[2 * h + 1]);
+    const uint32_t n = counts == NULL ? memory.n_listed : counts[h];
+    EXPECT(n <= memory.n_listed && n <= n_held,
+           "%s: layer %u, head %u lists %u of %u", a->what, l, h, n, n_held);
+    /* Positions after the list count up to the logical length. */
+    for (uint32_t i = 0; i < n_held; ++i) {
+      const int32_t position = i < n ? listed[(size_t)h * memory.n_listed + i]
+                                     : (int32_t)(a->now.n_seen - n_held + i);
+      EXPECT(position == a->now.positions[l][h][i],
+             "%s: layer %u, head %u: the device sees %d in slot %u", a->what, l,
+             h, position, i);
+    }
+  }
+}
+
+static void Check(const life* a) {
+  int32_t positions[kTokens];
+  EACH(a, l, h) {
+    const uint32_t n = test_model_stored_of(a->m, l, h);
+    EXPECT(n == a->now.n[l][h], "%s: layer %u, head %u holds %u, not %u",
+           a->what, l, h, n, a->now.n[l][h]);
+    test_model_positions(a->m, l, h, positions);
+    EXPECT(
+        memcmp(positions, a->now.positions[l][h], n * sizeof *positions) == 0,
+        "%s: layer %u, head %u holds other tokens", a->what, l, h);
+    if (h == 0) ExpectMemory(a, l);
+  }
+  EXPECT(test_exact_prefix(a->m->sequence) == Prefix(a),
+         "%s: prefix %u, not %u", a->what, test_exact_prefix(a->m->sequence),
+         Prefix(a));
+  test_model_check(a->m, a->what);
+}
+
+/* ---- Blocks: unused entries of tables are -1, and freed blocks are used again in any
+ * order ---- */
+
+static uint64_t UseBlocks(life* a, uint32_t n_more) {
+  uint64_t n_used = 0;
+  for (uint32_t l = 0; l < a->m->spec.n_layers; ++l) {
+    test_cache* c = a->m->live[l];
+    if (c->view.block_size == 0 || c->view.ring_slots != 0) continue;
+    const uint64_t stride = c->view.block_table_head_stride;
+    const uint32_t all = test_cache_blocks(c, a->m->spec.max_tokens);
+    for (uint32_t h = 0; h < (stride == 0 ? 1 : a->m->spec.n_kv_heads); ++h) {
+      const uint32_t held =
+          stride == 0 ? test_model_stored(a->m, l) : a->now.n[l][h];
+      const uint32_t n = held + n_more < a->m->spec.max_tokens
+                             ? held + n_more
+                             : a->m->spec.max_tokens;
+      const uint32_t used = test_cache_blocks(c, n);
+      n_used += used;
+      int32_t* table = a->tables[l] == NULL ? NULL : a->tables[l] + h * stride;
+      for (uint32_t i = all; table != NULL && i > used + 1; --i) {
+        const uint32_t other = used + test_random_below(a->random, i - used);
+        const int32_t block = table[i - 1];
+        table[i - 1] = table[other];
+        table[other] = block;
+      }
+      for (uint32_t i = 0; table != NULL && i < all; ++i) {
+        c->block_table[h * stride + i] = i < used ? table[i] : -1;
+      }
+    }
+  }
+  return n_used;
+}
+
+/* ---- Steps ---- */
+
+/* Shows the query rows of [first, first + n), in one of many ways that are alike. */
+static void Show(life* a, uint32_t first, uint32_t n, bool is_next) {
+  test_model* m = a->m;
+  const uint32_t window = m->policy.window;
+  kvevict_plane planes[kLayers];
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    planes[l] = test_model_queries(m, l, first);
+  }
+  switch (test_random_below(a->random, 6)) {
+    case 0: /* layers together */
+      EXPECT_OK(test_observe_layers(m->sequence, planes, m->spec.n_layers, n,
+                                    is_next ? KVEVICT_POSITION_NEXT : first));
+      return;
+    case 1: { /* some rows twice */
+      const uint32_t again = test_random_below(a->random, n + 1);
+      test_model_observe(m, first, n);
+      test_model_observe(m, first + again, n - again);
+      return;
+    }
+    case 2: /* in chunks */
+      for (uint32_t done = 0; done < n;) {
+        const uint32_t chunk = test_random_between(a->random, 1, n - done);
+        test_model_observe(m, first + done, chunk);
+        done += chunk;
+      }
+      return;
+    case 3: /* without those that others push out */
+      if (n < window) break;
+      test_model_observe(m, first + n - window, window);
+      return;
+    case 4: /* others that are taken back */
+      for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+        const kvevict_plane others = test_model_queries(m, l, first / 2);
+        EXPECT_OK(test_observe(m->sequence, l, &others, n, first));
+      }
+      break;
+  }
+  test_model_observe(m, first, n);
+}
+
+static void ShowWindow(life* a) {
+  const uint32_t n = a->now.n_seen, window = a->m->policy.window;
+  Show(a, n < window ? 0 : n - window, n < window ? n : window, false);
+}
+
+static void Append(life* a, uint32_t n) {
+  const bool before = test_random_coin(a->random);
+  if (before) Show(a, a->now.n_seen, n, true);
+  UseBlocks(a, n);
+  test_model_append(a->m, n);
+  if (!before) Show(a, a->now.n_seen, n, false);
+  Grow(a, n);
+}
+
+static void Trim(life* a, uint32_t length) {
+  const kvevict_status status =
+      kvevict_sequence_trim_to(a->m->sequence, length, NULL);
+  if (length >= a->now.bound || length <= Prefix(a)) {
+    EXPECT(status == KVEVICT_OK, "%s: trim to %u of %u: %s", a->what, length,
+           a->now.n_seen, kvevict_last_error_message());
+    Cut(a, length);
+    ShowWindow(a); /* trimmed rows had pushed others out */
+    return;
+  }
+  char below[40], above[40];
+  snprintf(below, sizeof below, "up to %u and", Prefix(a));
+  snprintf(above, sizeof above, "from %u on", a->now.bound);
+  EXPECT_INVALID(status, below, above);
+}
+
+static void EndPrompt(life* a) {
+  EXPECT((kvevict_sequence_end_prompt(a->m->sequence) == KVEVICT_OK) ==
+             !a->now.prompt.has_ended,
+         "%s: the prompt has ended or not", a->what);
+  if (a->now.prompt.has_ended) return;
+  a->now.prompt = (test_prompt){true, a->now.n_seen, {0}};
+  a->now.last_round = 0;
+  EACH(a, l, h) a->now.prompt.slots[l] = a->now.n[l][h];
+}
+
+/* The sequence goes on as a copy. What it was made from stays as it is. */
+static void Copy(life* a, test_copy_by by) {
+  kvevict_sequence* const source = a->m->sequence;
+  const test_saved before = test_save(source);
+  a->m->sequence = test_copy(a->m->plan, source, by);
+  ++a->sum->n_copied;
+  if (by == TEST_COPY_START) {
+    a->now.bound = StartBound(a);
+    a->now.prompt = (test_prompt){0};
+    a->now.last_round = 0;
+  } else {
+    const test_saved same = test_save(a->m->sequence);
+    EXPECT(same.n_bytes == before.n_bytes &&
+               memcmp(same.data, before.data, same.n_bytes) == 0,
+           "%s: copy %d is not the same when saved", a->what, (int)by);
+    free(same.data);
+  }
+  if (by != TEST_COPY_FORK) ShowWindow(a);
+  EXPECT_OK(kvevict_sequence_reset(source, NULL));
+  free(before.data);
+  kvevict_sequence_destroy(source);
+}
+
+/* ---- Evictions ---- */
+
+/* The report has what each list held and holds, and their rows' bytes and blocks. */
+static void ExpectReport(const life* a, const state* was, uint64_t n_freed) {
+  const test_model* m = a->m;
+  kvevict_layer_info info = {.struct_size = sizeof info};
+  EXPECT_OK(kvevict_plan_layer(m->plan, m->spec.n_layers - 1, &info));
+  const uint32_t n_lists = info.first_list + info.n_lists;
+  const uint32_t per_layer = info.n_lists;
+  kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
+  kvevict_list_report lists[kLayers * kHeads];
+  for (uint32_t i = 0; i < n_lists; ++i) {
+    lists[i] = (kvevict_list_report)KVEVICT_LIST_REPORT_INIT;
+  }
+  EXPECT_OK(kvevict_sequence_report(m->sequence, &report, lists, n_lists));
+  uint64_t tokens[2] = {0, 0}, bytes[2] = {0, 0};
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    uint32_t most[2] = {0, 0};
+    for (uint32_t h = 0; h < m->spec.n_kv_heads; ++h) {
+      const uint32_t n[2] = {was->n[l][h], a->now.n[l][h]};
+      for (int i = 0; i < 2; ++i) {
+        most[i] = n[i] > most[i] ? n[i] : most[i];
+        bytes[i] += (uint64_t)n[i] * test_model_row_bytes(m, l);
+      }
+      const kvevict_list_report* list = &lists[l * per_layer + h % per_layer];
+      EXPECT(list->layer == l && list->tokens_before == n[0] &&
+                 list->tokens_after == n[1],
+             "%s: layer %u, head %u: report of layer %u, %u to %u", a->what, l,
+             h, list->layer, list->tokens_before, list->tokens_after);
+    }
+    for (int i = 0; i < 2; ++i) tokens[i] += most[i];
+  }
+  EXPECT(report.evicted == (bytes[1] < bytes[0]), "%s: evicted", a->what);
+  EXPECT(report.tokens_before == tokens[0] &&
+             report.tokens_after == tokens[1] &&
+             report.bytes_before == bytes[0] &&
+             report.bytes_after == bytes[1] && report.blocks_freed == n_freed,
+         "%s: report of %llu to %llu tokens, %llu to %llu bytes, %llu blocks",
+         a->what, (unsigned long long)report.tokens_before,
+         (unsigned long long)report.tokens_after,
+         (unsigned long long)report.bytes_before,
+         (unsigned long long)report.bytes_after,
+         (unsigned long long)report.blocks_freed);
+}
+
+/* A trim after a start may leave fewer of the last tokens. */
+static bool HoldsWindow(const life* a) {
+  const uint32_t window = a->m->policy.window;
+  bool holds = true;
+  EACH(a, l, h) {
+    const uint32_t n = a->now.n[l][h];
+    holds = holds && (window == 0 ||
+                      (window <= n && a->now.positions[l][h][n - window] ==
+                                          (int32_t)(a->now.n_seen - window)));
+  }
+  return holds;
+}
+
+/* Whether an eviction works now. */
+static bool IsDue(life* a) {
+  const oracle_policy* p = &a->m->policy;
+  if (!a->now.prompt.has_ended) return p->prompt == ORACLE_PROMPT_INSIDE;
+  if (p->every > 1 && Round(a) <= a->now.last_round) return false;
+  a->now.last_round = Round(a);
+  return true;
+}
+
+/* Goes on for some tokens and takes the eviction back. */
+static void Undo(life* a, const state* was, test_lent lent) {
+  const uint32_t left = a->m->spec.max_tokens - Longest(a, was);
+  const uint32_t n = test_random_below(a->random, (left < 9 ? left : 9) + 1);
+  if (test_random_coin(a->random) && a->now.n_seen + n < kPositions) {
+    Append(a, n);
+    Trim(a, a->now.n_seen - test_random_below(a->random, n + 1));
+  }
+  const uint32_t n_more = a->now.n_seen - was->n_seen;
+  UseBlocks(a, a->m->spec.max_tokens);
+  test_lent elsewhere = test_lend(lent.n_bytes);
+  memcpy(elsewhere.memory, lent.memory, lent.n_bytes);
+  EXPECT_OK(test_undo(a->m, elsewhere));
+  EXPECT(memcmp(elsewhere.memory, lent.memory, lent.n_bytes) == 0,
+         "%s: the memory was written", a->what);
+  EXPECT_INVALID(test_undo(a->m, elsewhere), "nothing to undo");
+  test_lent_return(elsewhere);
+  a->now = *was;
+  Grow(a, n_more);
+  ++a->sum->n_undone;
+}
+
+/* What an eviction is given: protected positions, scores, reference queries. */
+typedef struct inputs {
+  kvevict_evict_options options;
+  int32_t protect[4], positions[16];
+  test_given given;
+  test_inputs reference;
+} inputs;
+
+static void Give(life* a, inputs* in) {
+  test_model* const m = a->m;
+  const uint32_t n_seen = a->now.n_seen;
+  const uint32_t most = a->n_protect < n_seen ? a->n_protect : n_seen;
+  in->options = (kvevict_evict_options)KVEVICT_EVICT_OPTIONS_INIT;
+  const uint32_t n = test_random_below(a->random, most + 1);
+  test_random_ascending(a->random, in->protect, n, n_seen);
+  in->options.protected_positions = in->protect;
+  in->options.protected_positions_len = n;
+  if (m->policy.kind == ORACLE_CUSTOM) {
+    test_draw_given(a->random, &in->given);
+    test_give(&in->given, m->spec.n_layers, &in->options);
+  } else if (m->policy.reference > 0) {
+    for (uint32_t r = 0; r < m->policy.reference; ++r) {
+      in->positions[r] =
+          (int32_t)(r % 2 == 0 ? n_seen + r
+                               : test_random_below(a->random, n_seen + 1));
+    }
+    m->reference_first = n_seen;
+    m->reference_positions = test_random_coin(a->random) ? NULL : in->positions;
+    test_model_give_reference(m, &in->reference, &in->options);
+  }
+  const kvevict_workspace size =
+      test_workspace(m->plan, KVEVICT_OPERATION_EVICT, 0);
+  m->workspace_bytes = size.least_bytes + (size.best_bytes - size.least_bytes) *
+                                              test_random_below(a->random, 5) /
+                                              4;
+}
+
+static void Evict(life* a) {
+  static inputs in;
+  static test_choice choice;
+  test_model* const m = a->m;
+  const state was = a->now;
+  uint32_t ends[kHeads];
+  Give(a, &in);
+  kvevict_evict_options options = in.options;
+  const bool is_due = IsDue(a);
+  if (is_due) {
+    test_choose(m, &options, &in.given, &a->now.prompt, &choice);
+  }
+  if (!is_due) test_choose_all(m, &choice);
+  const bool lends = test_random_below(a->random, 3) == 0;
+  UseBlocks(a, 0);
+  const test_lent lent = test_lend(lends ? test_undo_bytes(m) : 0);
+  options.undo = lends ? lent.memory : NULL;
+  options.undo_bytes = lent.n_bytes;
+  test_cache* before[kLayers];
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    before[l] = test_cache_clone(m->live[l]);
+  }
+  const uint64_t n_blocks = UseBlocks(a, 0);
+  const bool is_refused = test_model_evict(m, &options, NULL) != KVEVICT_OK;
+  if (is_refused) {
+    const char* const message = kvevict_last_error_message();
+    EXPECT(
+        (options.protected_positions_len > 0 &&
+         strstr(message, "protected") != NULL) ||
+            (!HoldsWindow(a) && strstr(message, "of the last window") != NULL),
+        "%s: %s", a->what, message);
+    test_choose_all(m, &choice);
+    a->now = was;
+    ++a->sum->n_refused;
+  }
+  test_lent_check(lent, a->what);
+  test_expect_chosen(m, &in.given, &choice, a->what);
+  bool lost = false;
+  EACH(a, l, h) {
+    a->now.n[l][h] = test_model_stored_of(m, l, h);
+    test_model_positions(m, l, h, a->now.positions[l][h]);
+    lost = lost || a->now.n[l][h] < was.n[l][h];
+  }
+  EXPECT(lost || test_is_filled(lent.memory, lent.n_bytes),
+         "%s: nothing went, but rows were saved", a->what);
+  if (lost) a->now.bound = a->now.n_seen;
+  a->sum->n_evicted += lost;
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    for (uint32_t h = 0; h < m->spec.n_kv_heads; ++h) ends[h] = was.n[l][h];
+    test_expect_same_outside_heads(m->live[l], before[l], ends, a->what);
+    test_cache_destroy(before[l]);
+  }
+  const uint64_t n_freed = n_blocks - UseBlocks(a, 0);
+  if (!is_refused) ExpectReport(a, &was, n_freed);
+  Check(a);
+  if (lost && lends && test_random_below(a->random, 3) > 0) Undo(a, &was, lent);
+  test_lent_return(lent);
+}
+
+/* ---- Lives ---- */
+
+/* Budgets of heads, sometimes above what is ever held, or all alike. */
+static void DrawBudgets(test_random* random, uint32_t least,
+                        uint32_t* budgets) {
+  const uint32_t way = test_random_below(random, 5);
+  const uint32_t one = least + test_random_below(random, 60);
+  for (uint32_t i = 0; i < kLayers * kHeads; ++i) {
+    budgets[i] = way == 0   ? one
+                 : way == 1 ? least + test_random_below(random, 3)
+                            : least + test_random_below(random, 120);
+    if (test_random_below(random, 8) == 0) budgets[i] = least;
+    if (test_random_below(random, 8) == 0) budgets[i] = 4000000000u;
+  }
+}
+
+static test_model* DrawModel(test_random* random, const test_life_kind* k) {
+  static const kvevict_dtype kTypes[] = {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F16,
+                                         KVEVICT_DTYPE_BF16};
+  static const uint32_t kGroups[] = {1, 3, 4, 8};
+  static uint32_t budgets[kLayers * kHeads];
+  test_model_spec spec = {.policy = k->policy,
+                          .max_positions = kPositions + 20};
+  spec.n_layers = (k->flags & TEST_LIFE_ALL_LAYERS) != 0
+                      ? kLayers
+                      : test_random_between(random, 1, kLayers);
+  spec.n_kv_heads = test_random_between(random, 1, kHeads);
+  spec.n_q_heads = spec.n_kv_heads * kGroups[test_random_below(random, 4)];
+  spec.max_tokens = test_random_between(random, 100, 180);
+  spec.k_head_dim = test_random_between(random, 1, 40);
+  spec.v_head_dim =
+      test_random_between(random, (k->flags & TEST_LIFE_VALUES) != 0, 20);
+  spec.q_dtype = kTypes[test_random_below(random, 3)];
+  spec.k_dtype = kTypes[test_random_below(random, 3)];
+  if (test_random_below(random, 3) == 0) {
+    test_draw_quantized(&spec, random);
+  } else if ((k->flags & TEST_LIFE_ANY_ROWS) != 0 && test_random_coin(random)) {
+    spec.k_dtype = KVEVICT_DTYPE_OPAQUE;
+    spec.v_head_dim += 1;
+  }
+  if ((k->flags & TEST_LIFE_MEASURES) != 0) {
+    spec.k_head_dim = 16;
+    spec.q_dtype = KVEVICT_DTYPE_F16;
+    spec.k_dtype = KVEVICT_DTYPE_F32;
+  }
+  spec.layout = (test_layout)test_random_below(random, TEST_N_LAYOUTS);
+  spec.n_companions = test_random_below(random, 3);
+  spec.n_threads = test_random_between(random, 1, 4);
+  DrawBudgets(random, k->least, budgets);
+  spec.head_budgets = (k->flags & TEST_LIFE_HEAD_BUDGETS) != 0 ? budgets : NULL;
+  test_model* m = test_model_create(&spec, *random);
+  test_random_u64(random);
+  return m;
+}
+
+static void Step(life* a, bool decodes) {
+  const uint32_t n_seen = a->now.n_seen;
+  const uint32_t room = a->m->spec.max_tokens - Longest(a, &a->now);
+  const uint32_t left = kPositions - n_seen;
+  const uint32_t most = room < left ? room : left;
+  switch (test_random_below(a->random, decodes ? 40 : 9)) {
+    case 0:
+      Trim(a, test_random_coin(a->random)
+                  ? test_random_below(a->random, n_seen + 1)
+                  : n_seen - test_random_below(a->random,
+                                               n_seen < 6 ? n_seen + 1 : 6));
+      break;
+    case 1:
+      /* A start has no prompt, without which some policies evict nothing. */
+      Copy(a, (test_copy_by)test_random_below(a->random, a->now.prompt.has_ended
+                                                             ? TEST_COPY_START
+                                                             : TEST_N_COPIES));
+      break;
+    case 2:
+      if (n_seen <= kPrompt) EndPrompt(a);
+      break;
+    case 3:
+      if (test_random_below(a->random, 4) > 0) break;
+      EXPECT_OK(kvevict_sequence_reset(a->m->sequence, NULL));
+      memset(&a->now, 0, sizeof a->now);
+      a->m->n_seen = 0;
+      if (a->m->policy.prompt != ORACLE_PROMPT_INSIDE) EndPrompt(a);
+      break;
+    case 4:
+    case 5:
+      Evict(a);
+      break;
+    default:
+      if (!decodes) {
+        Append(a, test_random_below(a->random, most + 1));
+      } else {
+        Append(a, test_random_below(a->random, (most < 3 ? most : 3) + 1));
+        if (a->now.n_seen > kPrompt + 20 || most < 9) Evict(a);
+      }
+  }
+  Check(a);
+}
+
+void test_live(const test_life_kind* k, test_random* random, bool decodes,
+               test_lived* sum) {
+  life a = {.m = DrawModel(random, k),
+            .n_protect = k->n_protect,
+            .random = random,
+            .sum = sum};
+  char what[200];
+  snprintf(what, sizeof what, "%s, %s", k->policy,
+           test_layout_name(a.m->spec.layout));
+  a.what = what;
+  for (uint32_t l = 0; l < a.m->spec.n_layers; ++l) {
+    const test_cache* c = a.m->live[l];
+    if (c->block_table == NULL || c->view.ring_slots != 0) continue;
+    const size_t bytes = c->view.block_table_len * sizeof(int32_t);
+    a.tables[l] = malloc(bytes);
+    memcpy(a.tables[l], c->block_table, bytes);
+  }
+  const bool waits = a.m->policy.prompt != ORACLE_PROMPT_INSIDE;
+  Append(&a, test_random_below(random, decodes || waits ? kPrompt : 100));
+  if (decodes || waits) EndPrompt(&a);
+  for (int step = 0; step < (decodes ? 60 : 18); ++step) Step(&a, decodes);
+  for (uint32_t l = 0; l < kLayers; ++l) free(a.tables[l]);
+  test_model_destroy(a.m);
+}
