@@ -93,49 +93,25 @@ func TestTypesThatDoNotHoldTheDType(t *testing.T) {
 }
 
 func TestSlicesThatAreTooShort(t *testing.T) {
-	context := newContext(t, nil)
-	plan := newPlan(t, context, 1, 64, "snapkv:budget=16,window=4")
+	plan := newPlan(t, newContext(t, nil), 1, 64, "snapkv:budget=16,window=4")
 	sequence := newSequence(t, plan)
 	view := newView(t, make([]float32, 64*row), make([]float32, 63*row))
 	must(t, view.Validate(63))
-	fails(t, view.Validate(64), StatusInvalidArgument, "V holds 63 rows of 2 heads, not 64")
-	keep := Slice([]int32{0})
-	fails(t, context.Compact(oneMove(view, 64, keep, 1), Memory{}, 0), StatusInvalidArgument,
-		"V holds 63")
-	queries := rows(make([]float32, 3*qHeads*headDim), qHeads)
-	fails(t, sequence.Observe(shown(0, &queries), 4, 0, 0), StatusInvalidArgument,
-		"Queries holds 3 rows of 4 heads, not 4")
-	short := SignalInputs{Queries: &queries}
-	jobs := []ScoreJob{{View: view, Tokens: 63, Inputs: short}}
-	fails(t, plan.Score(jobs, Memory{}, 0), StatusInvalidArgument, "Queries holds 3 rows")
-	jobs[0].Inputs = SignalInputs{Scores: scores(make([]float32, kvHeads*62))}
-	fails(t, plan.Score(jobs, Memory{}, 0), StatusInvalidArgument,
-		"Scores holds 62 rows of 2 heads, not 63")
-	jobs[0].Tokens = 64
-	fails(t, plan.Score(jobs, Memory{}, 0), StatusInvalidArgument, "V holds 63 rows")
-	must(t, sequence.Observe(shown(0, &queries), 3, 0, 0))
 	must(t, sequence.Append(64, 0))
 	scratch := newMemory(t)(plan.Workspace(OperationEvict, 0))
-	_, err := sequence.Evict([]*View{view}, nil, scratch, 0)
-	fails(t, err, StatusInvalidArgument, "V holds 63 rows of 2 heads, not 64")
-	_, err = sequence.Evict(nil, nil, scratch, 0)
-	fails(t, err, StatusInvalidArgument, "0 views for 1 layers")
-	_, err = sequence.Evict([]*View{view}, &EvictOptions{Inputs: make([]SignalInputs, 2)}, scratch, 0)
-	fails(t, err, StatusInvalidArgument, "2 inputs for 1 layers")
 	whole := []*View{newView(t, make([]float32, 64*row), make([]float32, 64*row))}
-	for _, inputs := range []SignalInputs{short, {Scores: scores(make([]float32, kvHeads*63))}} {
-		options := &EvictOptions{Inputs: []SignalInputs{inputs}}
-		_, err = sequence.Evict(whole, options, scratch, 0)
-		fails(t, err, StatusInvalidArgument, " holds ", " rows of ")
+	queries := rows(make([]float32, 3*qHeads*headDim), qHeads)
+	evict := func(views []*View, inputs ...SignalInputs) error {
+		return second(sequence.Evict(views, &EvictOptions{Inputs: inputs}, scratch, 0))
 	}
-	_, err = sequence.KeepPositionsInto(0, 0, make([]int32, 63))
-	fails(t, err, StatusInvalidArgument, "63", "64")
-	scratch = newMemory(t)(context.SelectWorkspace(64, 2))
-	options := &SelectOptions{Tokens: 64, Scores: Slice(make([]float32, 127))}
-	lists := KeepLists{Slots: Slice(make([]int32, 32)), Lists: 2, Count: 16}
-	fails(t, context.Select(options, lists, scratch, 0), StatusInvalidArgument, "127")
-	options.Scores, lists.Slots = Slice(make([]float32, 128)), Slice(make([]int32, 31))
-	fails(t, context.Select(options, lists, scratch, 0), StatusInvalidArgument, "31")
+	refusals{
+		{view.Validate(64), "V holds 63 rows of 2 heads, not 64"},
+		{evict([]*View{view}), "V holds 63 rows of 2 heads, not 64"},
+		{plan.Score([]ScoreJob{{View: view, Tokens: 64}}, Memory{}, 0), "V holds 63 rows"},
+		{evict(whole, SignalInputs{Queries: &queries}), "Queries holds 3 rows of 4 heads, not 4"},
+		{evict(whole, SignalInputs{Scores: scores(make([]float32, kvHeads*63))}), "Scores holds 63 rows of 2 heads, not 64"},
+		{second(sequence.KeepPositionsInto(0, 0, make([]int32, 63))), "63"},
+	}.check(t)
 }
 
 func TestBlockTablesThatNameMissingBlocks(t *testing.T) {
@@ -163,43 +139,23 @@ func TestBlockTablesThatNameMissingBlocks(t *testing.T) {
 
 func TestNumbersAndNils(t *testing.T) {
 	context := newContext(t, nil)
-	plan := newPlan(t, context, 1, 64, "snapkv:budget=16,window=4")
-	sequence := newSequence(t, plan)
-	view := newView(t, make([]float32, 64), make([]float32, 64))
-	fails(t, sequence.Append(-1, 0), StatusInvalidArgument, "nTokens -1 is not in 0 .. 4294967295")
-	fails(t, sequence.Append(1<<32, 0), StatusInvalidArgument, "nTokens 4294967296")
-	fails(t, sequence.Append(65, 0), StatusInvalidArgument, "65")
-	fails(t, view.Validate(-1), StatusInvalidArgument, "nTokens -1")
-	fails(t, sequence.Observe(shown(-1, nil), 1, 0, 0), StatusInvalidArgument, "Layer -1")
-	keep := Slice([]int32{0})
-	fails(t, context.Compact(oneMove(nil, 1, keep, 1), Memory{}, 0), StatusInvalidArgument,
-		"view is nil")
-	_, err := sequence.Evict([]*View{nil}, nil, Memory{}, 0)
-	fails(t, err, StatusInvalidArgument, "view is nil")
-	_, err = sequence.StoredLength(-1, 0)
-	fails(t, err, StatusInvalidArgument, "layer -1")
-	_, err = sequence.StoredLength(1, 0)
-	fails(t, err, StatusInvalidArgument, "layer 1")
-	_, err = sequence.StoredLength(0, kvHeads)
-	fails(t, err, StatusInvalidArgument, "kv_head 2")
-	_, err = NewView(Layout{KVHeads: -1})
-	fails(t, err, StatusInvalidArgument, "KVHeads -1")
-	_, err = NewView(Layout{K: Plane{HeadDim: -8}})
-	fails(t, err, StatusInvalidArgument, "K: ", "HeadDim -8")
+	sequence := newSequence(t, newPlan(t, context, 1, 64, "snapkv:budget=16,window=4"))
 	policy, err := NewPolicy("none")
 	must(t, err)
-	_, err = context.NewPlan(Geometry{Layers: -1}, policy, nil)
-	fails(t, err, StatusInvalidArgument, "Layers -1")
-	each := []LayerGeometry{smallLayer, {KVHeads: -1}}
-	_, err = context.NewPlan(Geometry{Layers: 2, Each: each}, policy, nil)
-	fails(t, err, StatusInvalidArgument, "Each[1]", "KVHeads -1")
-	lists := KeepLists{Slots: Slice(make([]int32, 32)), Lists: 2, Count: 16}
-	err = context.Select(&SelectOptions{Tokens: 64}, lists, Memory{}, 0)
-	fails(t, err, StatusInvalidArgument, "workspace")
-	_, err = context.SelectWorkspace(-1, 1)
-	fails(t, err, StatusInvalidArgument, "nTokens -1")
-	_, err = NewContext(&ContextOptions{KernelCacheDir: "a\x00b"})
-	fails(t, err, StatusInvalidArgument, "KernelCacheDir has a zero byte at 1")
+	planOf := func(geometry Geometry) error { return second(context.NewPlan(geometry, policy, nil)) }
+	refusals{
+		{sequence.Append(-1, 0), "nTokens -1 is not in 0 .. 4294967295"},
+		{sequence.Append(1<<32, 0), "nTokens 4294967296"},
+		{newView(t, make([]float32, 64), make([]float32, 64)).Validate(-1), "nTokens -1"},
+		{sequence.Observe(shown(-1, nil), 1, 0, 0), "Layer -1"},
+		{second(sequence.StoredLength(-1, 0)), "layer -1"},
+		{second(NewView(Layout{KVHeads: -1})), "KVHeads -1"},
+		{second(NewView(Layout{K: Plane{HeadDim: -8}})), "HeadDim -8"},
+		{planOf(Geometry{Layers: -1}), "Layers -1"},
+		{planOf(Geometry{Layers: 2, Each: []LayerGeometry{smallLayer, {KVHeads: -1}}}), "KVHeads -1"},
+		{second(context.SelectWorkspace(-1, 1)), "nTokens -1"},
+		{second(NewContext(&ContextOptions{KernelCacheDir: "a\x00b"})), "KernelCacheDir has a zero byte at 1"},
+	}.check(t)
 }
 
 // A slice given to the library leaves the stack, whose addresses change when it grows.

@@ -127,43 +127,30 @@ func otherValues(row ParameterInfo, before string) []any {
 	return words
 }
 
-func TestPolicyValuesGoTogetherWhereItIsUsed(t *testing.T) {
-	policy := policyNamed(t, "streaming-llm")
-	must(t, policy.SetBudget(64))
-	must(t, policy.SetSink(64))
-	fails(t, policy.Validate(), StatusInvalidArgument, "64")
-	_, err := policy.Resolve(1000)
-	fails(t, err, StatusInvalidArgument, "64")
-	_, err = newContext(t, nil).NewPlan(Geometry{}, policy, nil)
-	fails(t, err, StatusInvalidArgument, "64")
-	must(t, policy.SetBudget(128))
-	must(t, policy.Validate())
-}
-
-func TestPolicyTypoSaysWhere(t *testing.T) {
-	_, err := ParsePolicy("snapkv:bugdet=512")
-	fails(t, err, StatusInvalidArgument, "column 8", "bugdet")
-	_, err = ParsePolicy("snapkv\x00")
-	fails(t, err, StatusInvalidArgument, "zero byte at 6")
-	_, err = ParsePolicy("")
-	fails(t, err, StatusInvalidArgument, "column")
-}
-
-func TestPolicyValuesAreChecked(t *testing.T) {
-	policy := policyNamed(t, "snapkv")
-	fails(t, policy.SetSink(-1), StatusInvalidArgument, "sink", "-1")
-	fails(t, policy.SetMargin(1<<32), StatusInvalidArgument, "margin", "4294967296")
-	fails(t, policy.SetPool("avg3,sink=1"), StatusInvalidArgument, "pool")
-	fails(t, policy.SetPool("avg3\x00"), StatusInvalidArgument, "pool has a zero byte at 4")
-	fails(t, policy.SetBlock(4), StatusInvalidArgument, "snapkv", "block")
-	same(t, policyNamed(t, "snapkv"), policy)
-	_, err := policyNamed(t, "knorm").Window()
-	fails(t, err, StatusInvalidArgument, "knorm", "window")
-	_, err = policyNamed(t, "knorm").Ranks()
-	fails(t, err, StatusInvalidArgument, "knorm", "ranks")
-	fails(t, Policy{}.Validate(), StatusInvalidArgument, "column 1")
-	_, err = Parameters("snapkw")
-	fails(t, err, StatusInvalidArgument, "snapkw")
+func TestPolicyMistakes(t *testing.T) {
+	snapkv, knorm, clash := policyNamed(t, "snapkv"), policyNamed(t, "knorm"), policyNamed(t, "streaming-llm")
+	must(t, clash.SetBudget(64))
+	must(t, clash.SetSink(64)) // values go together where it is used
+	refusals{
+		{second(ParsePolicy("snapkv:bugdet=512")), "column 8"},
+		{second(ParsePolicy("snapkv\x00")), "zero byte at 6"},
+		{second(ParsePolicy("")), "column"},
+		{clash.Validate(), "64"},
+		{second(clash.Resolve(1000)), "64"},
+		{second(newContext(t, nil).NewPlan(Geometry{}, clash, nil)), "64"},
+		{snapkv.SetSink(-1), "-1"},
+		{snapkv.SetMargin(1 << 32), "4294967296"},
+		{snapkv.SetPool("avg3,sink=1"), "pool"},
+		{snapkv.SetPool("avg3\x00"), "pool has a zero byte at 4"},
+		{snapkv.SetBlock(4), "block"},
+		{second(knorm.Window()), "window"},
+		{second(knorm.Ranks()), "ranks"},
+		{Policy{}.Validate(), "column 1"},
+		{second(Parameters("snapkw")), "snapkw"},
+	}.check(t)
+	same(t, policyNamed(t, "snapkv"), snapkv)
+	must(t, clash.SetBudget(128))
+	must(t, clash.Validate())
 	none, err := Parameters("none")
 	must(t, err)
 	same(t, 0, len(none))

@@ -256,6 +256,26 @@ Test(llama_evict, a_budget_beyond_the_prompt_changes_nothing) {
   }
 }
 
+// The last token is where the next one's row goes, so it stays beside what a caller names.
+Test(llama_evict, protected_positions_stay_and_so_does_the_last) {
+  const RandomModel shape;
+  const ModelHandle model = LoadRandomModel(shape);
+  for (const std::vector<int32_t>& named :
+       {std::vector<int32_t>{5}, {5, 119}}) {
+    Session session(model.get(), "knorm:budget=30,sink=0", {});
+    session.Decode(RandomTokens(120, shape.n_vocab));
+    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+    options.protected_positions = named.data();
+    options.protected_positions_len = named.size();
+    session.Evict(0, KVEVICT_LLAMA_WAY_AUTO, nullptr, &options);
+    for (uint32_t i = 0; i < shape.n_layers * shape.n_kv_heads; ++i) {
+      const auto kept = session.Positions(i / 2, i % 2);
+      cr_expect(kept.size() == 30 && kept.back() == 119 &&
+                std::count(kept.begin(), kept.end(), 5) == 1);
+    }
+  }
+}
+
 Test(llama_evict, reports_the_mass_that_stays) {
   const RandomModel shape;
   const auto model = LoadRandomModel(shape);

@@ -5,14 +5,9 @@
 #include <criterion/criterion.h>
 #include <kvevict-llama.h>
 
-#include <string>
+#include "tests/expect_part.h"
 
 namespace kvevict::tests {
-
-inline void ExpectPart(const std::string& text, const char* part) {
-  cr_expect(text.find(part) != std::string::npos, "no \"%s\" in \"%s\"", part,
-            text.c_str());
-}
 
 // The last call of the adapter had this status, and its message has this part.
 inline void ExpectStatus(kvevict_status wanted, kvevict_status got,

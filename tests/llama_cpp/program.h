@@ -38,6 +38,14 @@ inline std::string OutputOf(const std::string& arguments) {
   return run.out;
 }
 
+// A run with this status says this.
+inline void ExpectRun(const std::string& arguments, int status,
+                      const char* part) {
+  const ProgramRun run = RunProgram(arguments);
+  cr_expect(run.status == status && run.out.find(part) != std::string::npos,
+            "`%s`: %d, %s", arguments.c_str(), run.status, run.out.c_str());
+}
+
 inline bool Has(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
 }

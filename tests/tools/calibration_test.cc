@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/expect_part.h"
 #include "tests/tools/allocation_limit.h"
 #include "tools/calibration/pickle.h"
 #include "tools/calibration/query_centers.h"
@@ -61,9 +62,7 @@ std::string Refusal(const std::string& content) {
 }
 
 void ExpectRefused(const std::string& content, const std::string& why) {
-  const std::string message = Refusal(content);
-  cr_expect(message.find(why) != std::string::npos, "\"%s\" lacks \"%s\"",
-            message.c_str(), why.c_str());
+  tests::ExpectPart(Refusal(content), why);
 }
 
 // ---- A .pt as torch.save() writes it ----
@@ -268,9 +267,7 @@ Test(calibration, pickles_that_call_anything_are_refused) {
     }
   };
   const auto expect = [&](const std::string& pickle, const char* why) {
-    const std::string message = refusal(pickle);
-    cr_expect(message.find(why) != std::string::npos, "\"%s\" lacks \"%s\"",
-              message.c_str(), why);
+    tests::ExpectPart(refusal(pickle), why);
   };
   cr_expect_eq(refusal("\x80\x02}."), "");
   expect("cposix\nsystem\n(" + Text("ls") + "tR.", "it calls posix system");

@@ -17,6 +17,8 @@
 
 namespace {
 
+using kvevict::tools::ExpectPart;
+using kvevict::tools::JsonOf;
 using kvevict::tools::Outcome;
 using kvevict::tools::Policy;
 using kvevict::tools::Run;
@@ -28,9 +30,7 @@ std::string Page(const char* name) {
 }
 
 Test(inspect_program, lists_what_the_library_enumerates) {
-  const Outcome run = Run("inspect --json");
-  cr_assert(run.status == 0, "%s", run.err.c_str());
-  const json document = json::parse(run.out);
+  const json document = JsonOf("inspect --json");
   cr_expect(document.at("version") == kvevict_version());
   cr_expect(document.at("abi_version") == kvevict_abi_version());
   cr_expect(document.at("simd").at("active") == kvevict_simd_target_at(0));

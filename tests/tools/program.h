@@ -9,8 +9,10 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <string>
 
+#include "tests/expect_part.h"
 #include "tests/paths.h"
 
 namespace kvevict::tools {
@@ -44,6 +46,15 @@ inline Outcome Run(const std::string& arguments, const std::string& to = "") {
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, ReadAndRemove(out),
           ReadAndRemove(err)};
 }
+
+// What a command that works prints.
+inline nlohmann::json JsonOf(const std::string& arguments) {
+  const Outcome run = Run(arguments);
+  cr_assert(run.status == 0, "`%s`: %s", arguments.c_str(), run.err.c_str());
+  return nlohmann::json::parse(run.out);
+}
+
+using tests::ExpectPart;
 
 }  // namespace kvevict::tools
 

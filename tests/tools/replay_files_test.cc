@@ -8,12 +8,15 @@
 #include <stdexcept>
 #include <string>
 
+#include "tests/expect_part.h"
 #include "tests/tools/allocation_limit.h"
 #include "tools/replay/npy.h"
 #include "tools/replay/safetensors.h"
 
 namespace kvevict::tools {
 namespace {
+
+using tests::ExpectPart;
 
 constexpr size_t kMostBytes = 1 << 20;  // of one allocation
 
@@ -37,11 +40,6 @@ std::string NpyRefusal(const std::string& file) {
 }
 std::string SafetensorsRefusal(const std::string& file) {
   return Refusal([&] { ReadSafetensors("a file", Bytes(file)); });
-}
-
-void Expect(const std::string& message, const std::string& why) {
-  cr_expect(message.find(why) != std::string::npos, "\"%s\" lacks \"%s\"",
-            message.c_str(), why.c_str());
 }
 
 std::string Npy(const std::string& dictionary, const std::string& data,
@@ -105,30 +103,33 @@ Test(replay_files, npy_gives_back_what_was_written) {
 Test(replay_files, npy_with_a_lying_header_is_refused) {
   LimitAllocations(kMostBytes);
   const std::string data(24, 'x');
-  Expect(NpyRefusal(""), "truncated");
-  Expect(NpyRefusal("PK\3\4 an .npz, which is a zip"), "magic number");
-  Expect(NpyRefusal(Npy(Dictionary("<f4", "(2, 3)"), data, 4)),
-         "version 4 is not in [1, 3]");
-  Expect(NpyRefusal(Npy(Dictionary("<f4", "(2, 4)"), data)),
-         "[2, 4] of <f4 has 32 bytes, but the file has 24");
-  Expect(NpyRefusal(Npy(Dictionary("<f4", "(4294967296, 4294967296)"), data)),
-         "2^64 or more");
-  Expect(NpyRefusal(Npy(Dictionary("<f4", "(99999999999999999999,)"), data)),
-         "damaged");
-  Expect(NpyRefusal(Npy(Dictionary("<f4", "(-6,)"), data)), "damaged");
-  Expect(NpyRefusal(Npy(Dictionary("<f4", "(2, 3)", "True"), data)),
-         "Fortran order");
-  Expect(NpyRefusal(Npy(Dictionary("f", "(2, 3)"), data)), "descr 'f'");
-  Expect(NpyRefusal(Npy("{'descr': [('a', '<f4')], }\n", data)),
-         "not the name of one type");
-  Expect(NpyRefusal(Npy("{'descr': '<f4', }\n", data)), "lacks");
-  Expect(NpyRefusal(Npy("{'order': '<f4', }\n", data)), "unknown key 'order'");
+  ExpectPart(NpyRefusal(""), "truncated");
+  ExpectPart(NpyRefusal("PK\3\4 an .npz, which is a zip"), "magic number");
+  ExpectPart(NpyRefusal(Npy(Dictionary("<f4", "(2, 3)"), data, 4)),
+             "version 4 is not in [1, 3]");
+  ExpectPart(NpyRefusal(Npy(Dictionary("<f4", "(2, 4)"), data)),
+             "[2, 4] of <f4 has 32 bytes, but the file has 24");
+  ExpectPart(
+      NpyRefusal(Npy(Dictionary("<f4", "(4294967296, 4294967296)"), data)),
+      "2^64 or more");
+  ExpectPart(
+      NpyRefusal(Npy(Dictionary("<f4", "(99999999999999999999,)"), data)),
+      "damaged");
+  ExpectPart(NpyRefusal(Npy(Dictionary("<f4", "(-6,)"), data)), "damaged");
+  ExpectPart(NpyRefusal(Npy(Dictionary("<f4", "(2, 3)", "True"), data)),
+             "Fortran order");
+  ExpectPart(NpyRefusal(Npy(Dictionary("f", "(2, 3)"), data)), "descr 'f'");
+  ExpectPart(NpyRefusal(Npy("{'descr': [('a', '<f4')], }\n", data)),
+             "not the name of one type");
+  ExpectPart(NpyRefusal(Npy("{'descr': '<f4', }\n", data)), "lacks");
+  ExpectPart(NpyRefusal(Npy("{'order': '<f4', }\n", data)),
+             "unknown key 'order'");
   std::string axes = "(";
   for (int i = 0; i < 33; ++i) axes += "1, ";
-  Expect(NpyRefusal(Npy(Dictionary("<f4", axes + ")"), data)), "32 axes");
+  ExpectPart(NpyRefusal(Npy(Dictionary("<f4", axes + ")"), data)), "32 axes");
   std::string longer = Npy(Dictionary("<f4", "(2, 3)"), data);
   longer[9] = '\x7f';
-  Expect(NpyRefusal(longer), "truncated");
+  ExpectPart(NpyRefusal(longer), "truncated");
 }
 
 Test(replay_files, safetensors_is_read) {
@@ -165,25 +166,28 @@ Test(replay_files, safetensors_with_a_lying_header_is_refused) {
   const auto refusal = [&](const std::string& json) {
     return SafetensorsRefusal(Safetensors(json, data));
   };
-  Expect(SafetensorsRefusal(""), "truncated");
-  Expect(SafetensorsRefusal(std::string(8, '\xff')),
-         "header of 18446744073709551615 bytes is longer than 16777216");
-  Expect(SafetensorsRefusal(std::string("\x10\0\0\0\0\0\0\0{}", 10)),
-         "truncated");
-  Expect(refusal("[]"), "no JSON object");
-  Expect(refusal("{"), "no JSON object");
-  Expect(refusal(std::string(100000, '[')), "no JSON object");
-  Expect(refusal(R"({"k":3})"), "'k' lacks dtype");
-  Expect(refusal(R"({"k":{"dtype":"F32"}})"), "'k' lacks shape");
-  Expect(refusal(Entry("F32", "[2,3]", "[0]")), "not a range of the 24 bytes");
-  Expect(refusal(Entry("F32", "[2,3]", "[8,0]")), "not a range");
-  Expect(refusal(Entry("F32", "[2,4]", "[0,32]")), "not a range");
-  Expect(refusal(Entry("F32", "[2,4]", "[0,24]")),
-         "[2, 4] of F32 has 32 bytes, but its data_offsets have 24");
-  Expect(refusal(Entry("F32", "[4294967296,4294967296]", "[0,24]")),
-         "2^64 or more");
-  Expect(refusal(Entry("F32", "[-2,-3]", "[0,24]")), "-2, which is no count");
-  Expect(refusal(Entry("F32", "[2,3]", "[0.5,24]")), "0.5, which is no count");
+  ExpectPart(SafetensorsRefusal(""), "truncated");
+  ExpectPart(SafetensorsRefusal(std::string(8, '\xff')),
+             "header of 18446744073709551615 bytes is longer than 16777216");
+  ExpectPart(SafetensorsRefusal(std::string("\x10\0\0\0\0\0\0\0{}", 10)),
+             "truncated");
+  ExpectPart(refusal("[]"), "no JSON object");
+  ExpectPart(refusal("{"), "no JSON object");
+  ExpectPart(refusal(std::string(100000, '[')), "no JSON object");
+  ExpectPart(refusal(R"({"k":3})"), "'k' lacks dtype");
+  ExpectPart(refusal(R"({"k":{"dtype":"F32"}})"), "'k' lacks shape");
+  ExpectPart(refusal(Entry("F32", "[2,3]", "[0]")),
+             "not a range of the 24 bytes");
+  ExpectPart(refusal(Entry("F32", "[2,3]", "[8,0]")), "not a range");
+  ExpectPart(refusal(Entry("F32", "[2,4]", "[0,32]")), "not a range");
+  ExpectPart(refusal(Entry("F32", "[2,4]", "[0,24]")),
+             "[2, 4] of F32 has 32 bytes, but its data_offsets have 24");
+  ExpectPart(refusal(Entry("F32", "[4294967296,4294967296]", "[0,24]")),
+             "2^64 or more");
+  ExpectPart(refusal(Entry("F32", "[-2,-3]", "[0,24]")),
+             "-2, which is no count");
+  ExpectPart(refusal(Entry("F32", "[2,3]", "[0.5,24]")),
+             "0.5, which is no count");
 }
 
 // Whatever stands in a file, reading ends with tensors or with an error, and

@@ -185,10 +185,6 @@ final class CudaTest {
     compare(CudaTest::request);
   }
 
-
-
-
-
   static void preparedContextsCompileNothing() {
     List<String> log = new ArrayList<>();
     try (Context context = cuda().logger(LogLevel.INFO, (level, line) -> log.add(line)).build();

@@ -29,13 +29,6 @@ final class LayoutTest {
     Check.equal(DType.F16, Geometry.builder().layers(1).headDim(8).dtype(DType.F16).build().layer(0).valueType());
   }
 
-
-
-
-
-
-
-
   static void contextOptionsLieWhereTheHeaderHasThem() {
     Context.Builder builder = Context.builder().device(Device.CUDA).allocator(101, 102, 103)
         .deviceAllocator(201, 202, 203).cudaContext(301).debug(true);

@@ -189,45 +189,35 @@ final class MemoryTest {
       sequence.beginObserving();
       view.validate(63);
       Check.fails(WRONG, () -> view.validate(64), "v holds 63 rows of 2 heads, not 64");
-      Check.fails(WRONG, () -> context.compact(Caches.moves(view, 64, 1, 0)), "v holds 63 rows");
       Plane queries = Caches.plane(Caches.floats(3 * 32), 4);
       Check.fails(WRONG, () -> sequence.observe(0, queries, 4, 0),
           "queries of layer 0 holds 3 rows of 4 heads, not 4");
-      SignalInputs inputs =
-          SignalInputs.NONE.withRowLse(Plane.of(Caches.floats(15), DType.F32, 1, 16, 4));
-      Check.fails(WRONG, () -> sequence.observe(0, inputs, 4, 0, 0),
-          "rowLse of layer 0 holds 3 rows of 4 heads, not 4");
-      SignalInputs packed =
-          SignalInputs.NONE.withRowLse(Plane.of(Caches.floats(15), DType.F32, 1, 0, 0));
-      Check.fails(WRONG, () -> sequence.observe(0, packed, 4, 0, 0),
-          "rowLse of layer 0 holds 3 rows of 4 heads, not 4");
+      for (int stride : new int[] {4, 0}) { // or packed
+        SignalInputs inputs =
+            SignalInputs.NONE.withRowLse(Plane.of(Caches.floats(15), DType.F32, 1, 4 * stride, stride));
+        Check.fails(WRONG, () -> sequence.observe(0, inputs, 4, 0, 0),
+            "rowLse of layer 0 holds 3 rows of 4 heads, not 4");
+      }
       Check.fails(WRONG,
           () -> plan.score(Caches.jobs(view, 63, queries, Caches.floats(126)), null),
           "queries of layer 0 holds 3 rows");
+      Check.fails(WRONG, () -> plan.score(List.of(
+          ScoreJob.of(0, 64, Caches.floats(128).asReadOnlyBuffer())), null), "scores is read-only");
       Check.fails(NullPointerException.class, () -> sequence.observe(0, null, 3, 0), "queries");
-      sequence.observe(0, queries, 3, 0);
       sequence.append(64);
-      Check.fails(WRONG, () -> sequence.evict(List.of(view),
-          plan.workspace(Operation.EVICT).allocate()), "v holds 63 rows of 2 heads, not 64");
-      Check.fails(WRONG, () -> sequence.evict(List.of(), null), "0 views for 1 layers");
-      Check.fails(WRONG, () -> sequence.evict(List.of(view),
-          EvictOptions.NONE.withInputs(List.of(Caches.queries(queries))), null),
-          "queries of layer 0 holds 3 rows of 4 heads, not 4");
-      Check.fails(WRONG, () -> sequence.evict(List.of(view),
-          EvictOptions.NONE.withInputs(List.of()), null), "0 inputs for 1 layers");
+      Check.fails(WRONG, () -> sequence.evict(List.of(view), null), "v holds 63 rows of 2 heads, not 64");
       SignalInputs scores =
           SignalInputs.NONE.withScores(Caches.scores(Caches.floats(2 * 64 - 1), 64));
-      Check.fails(WRONG, () -> sequence.evict(List.of(view),
-          EvictOptions.NONE.withInputs(List.of(scores)), null),
-          "scores of layer 0 holds 63 rows of 2 heads, not 64");
+      tooShort(sequence, view, List.of(Caches.queries(queries)), "queries of layer 0 holds 3 rows of 4 heads, not 4");
+      tooShort(sequence, view, List.of(), "0 inputs for 1 layers");
+      tooShort(sequence, view, List.of(scores), "scores of layer 0 holds 63 rows of 2 heads, not 64");
       Check.fails(KvEvictException.class,
           () -> sequence.keepPositions(0, 0, Caches.bytes(63 * 4).asIntBuffer()), "63", "64");
-      SelectOptions options = SelectOptions.of(64);
-      Check.fails(KvEvictException.class, () -> context.select(
-          options.withScores(Caches.floats(127)), KeepLists.of(2, new int[32]), null), "127");
-      Check.fails(KvEvictException.class, () -> context.select(
-          options, KeepLists.of(Caches.ints(new int[31]), 2, 16), null), "31");
     }
+  }
+
+  private static void tooShort(Sequence sequence, View view, List<SignalInputs> inputs, String why) {
+    Check.fails(WRONG, () -> sequence.evict(List.of(view), EvictOptions.NONE.withInputs(inputs), null), why);
   }
 
   static void blockTablesThatNameMissingBlocks() {
@@ -264,18 +254,6 @@ final class MemoryTest {
       }
       tables.put(3, 2);
       view.validate(4);
-    }
-  }
-
-  static void readOnlyOutputs() {
-    try (Context context = Context.create();
-        Plan plan = Caches.plan(context, 1, 64, "snapkv:budget=16,window=4")) {
-      View view = Caches.view(Caches.floats(64 * 16).asReadOnlyBuffer(), Caches.floats(64 * 16));
-      view.validate(64);
-      Check.fails(WRONG, () -> context.compact(Caches.moves(view, 64, 1, 0)), "k", "read-only");
-      Check.fails(WRONG, () -> plan.score(List.of(
-          ScoreJob.of(0, 64, Caches.floats(128).asReadOnlyBuffer())), null),
-          "scores is read-only");
     }
   }
 

@@ -63,7 +63,6 @@ final class PagedCacheTest {
     pool.close();
   }
 
-
   static void leftToTheCollector() throws InterruptedException {
     try (Pool pool = new Pool(blocks(64))) {
       for (int i = 0; i < 8; ++i) {

@@ -118,6 +118,4 @@ final class PolicyTest {
     Check.fails(KvEvictException.class, () -> KvEvict.parameters("snapkw"), "snapkw");
     Check.equal(List.of(), KvEvict.parameters("none"));
   }
-
-
 }

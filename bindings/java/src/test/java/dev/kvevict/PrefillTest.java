@@ -94,7 +94,6 @@ final class PrefillTest {
     }
   }
 
-
   static void whatTheModelThrowsIsThrown() {
     for (boolean paged : new boolean[] {false, true}) {
       try (Model model = new Model(paged)) {
@@ -153,7 +152,6 @@ final class PrefillTest {
       Check.equal(8, model.sequence.logicalLength());
     }
   }
-
 
   static void errorsSayWhatIsWrong() {
     try (Model model = new Model(false)) {
