@@ -1,5 +1,6 @@
 // cp.async. The destination is poisoned when a copy is issued and written at
-// the wait, so that reading it too early shows.
+// the wait, so that reading it too early shows. Copies under way have no order, so
+// a thread may not have two to one place.
 #include <cstring>
 
 #include "tests/rig/ptx/block.h"
@@ -11,6 +12,15 @@ namespace kvevict::ptx {
 namespace {
 
 constexpr uint8_t kPoison = 0xFF;  // NaN in every float type
+
+void FailIfUnderWay(const std::vector<Lane::Copy>& group, const uint8_t* to,
+                    uint32_t bytes) {
+  for (const Lane::Copy& copy : group) {
+    if (to < copy.to + copy.bytes && copy.to < to + bytes) {
+      Fail("cp.async to where another one is under way");
+    }
+  }
+}
 
 // flag: .cg, which copies 16 bytes only.
 void RunCopy(Lane& lane, const Instruction& i) {
@@ -27,6 +37,10 @@ void RunCopy(Lane& lane, const Instruction& i) {
   if (valid != 0 && valid != bytes) Fail("cp.async of a part is not known");
   uint8_t* destination = lane.Store(i, Space::kShared, to, bytes).at;
   if (valid != 0) lane.Load(i, Space::kGlobal, from, bytes);
+  for (const auto& group : lane.committed) {
+    FailIfUnderWay(group, destination, bytes);
+  }
+  FailIfUnderWay(lane.issued, destination, bytes);
   std::memset(destination, kPoison, bytes);
   lane.issued.push_back({destination, from, valid, bytes});
 }

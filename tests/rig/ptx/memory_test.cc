@@ -175,6 +175,20 @@ Test(ptx_memory, asynchronous_copies) {
   }
 }
 
+// Their order is unknown until a wait.
+Test(ptx_memory, asynchronous_copies_to_one_place) {
+  const std::string twice =
+      ".shared .align 16 .b8 a[32];\n"
+      "cp.async.cg.shared.global [a+16], [%rd18], 16;\n";
+  const char* const again = "cp.async.ca.shared.global [a+28], [%rd18], 4;";
+  const char* const commit = "cp.async.commit_group;\n";
+  const char* const error = "cp.async to where another one is under way";
+  ExpectError(twice + again, error);
+  ExpectError(twice + commit + again, error);
+  const std::string waits = twice + commit + "cp.async.wait_group 0;\n" + again;
+  cr_expect_str_empty(ErrorOf(TestModule(waits)).c_str());
+}
+
 Test(ptx_memory, bounds) {
   // out has 64 bytes.
   ExpectError("st.global.u32 [%rd18+64], %r19;", "out of bounds");
