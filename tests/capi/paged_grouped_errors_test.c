@@ -1,4 +1,4 @@
-/* KIVI-style paged caches: what usage counts, how far off rows are, what is refused. */
+/* KIVI-style paged caches: what usage counts, and what is refused. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,76 +111,6 @@ static kvevict_paged_cache_usage UsageOf(const scene* s) {
   return usage;
 }
 
-/* Half a step of the scale from least to most, and the rounding of it. */
-static double HalfStep(double least, double most, double n_steps) {
-  return (most - least) / n_steps / 2 + (fabs(least) + fabs(most)) * 0x1p-20;
-}
-
-static void ExpectNear(const scene* s, int v, uint32_t t, uint32_t h,
-                       uint32_t e, double by) {
-  const double got = (double)s->got[v][t][h][e];
-  const double given = (double)s->given[v][t][h][e];
-  EXPECT(fabs(got - given) <= by,
-         "plane %d, slot %u, head %u, element %u: %g is not %g by %g", v, t, h,
-         e, got, given, by);
-}
-
-/* Keys have the range of their element in the group, values that of their row. */
-static void ExpectCoded(const scene* s, uint32_t t, uint32_t h,
-                        double n_steps) {
-  double least = INFINITY, most = -INFINITY;
-  for (uint32_t e = 0; e < kDim; ++e) {
-    least = fmin(least, (double)s->given[1][t][h][e]);
-    most = fmax(most, (double)s->given[1][t][h][e]);
-  }
-  for (uint32_t e = 0; e < kDim; ++e) {
-    ExpectNear(s, 1, t, h, e, HalfStep(least, most, n_steps));
-    double low = INFINITY, high = -INFINITY;
-    for (uint32_t i = t - t % kGroup; i < t - t % kGroup + kGroup; ++i) {
-      low = fmin(low, (double)s->given[0][i][h][e]);
-      high = fmax(high, (double)s->given[0][i][h][e]);
-    }
-    ExpectNear(s, 0, t, h, e, HalfStep(low, high, n_steps));
-  }
-}
-
-/* A prompt of whole blocks comes first, then token by token. */
-Test(paged_grouped_errors, rows_are_off_by_half_a_step_recent_ones_not_at_all) {
-  static const struct {
-    kvevict_dtype dtype;
-    double n_steps;
-  } kCodes[] = {{KVEVICT_DTYPE_U8, 255},
-                {KVEVICT_DTYPE_I8, 255},
-                {KVEVICT_DTYPE_U4, 15},
-                {KVEVICT_DTYPE_U4_HALVES, 15}};
-  for (size_t i = 0; i < 4; ++i) {
-    scene* const s = Begin("none", kCodes[i].dtype, 20);
-    for (uint32_t n = 0; n < kTokens;) {
-      const uint32_t more = n == 0 ? 3 * kBlock : 1;
-      Append(s, more);
-      n += more;
-      const uint32_t first = FirstRecent(s);
-      EXPECT(first % kBlock == 0 && n - first >= kRecent &&
-                 n - first < kRecent + kBlock,
-             "%u of %u rows are coded", first, n);
-      Read(s, n);
-      for (uint32_t t = 0; t < n; ++t) {
-        for (uint32_t h = 0; h < kHeads; ++h) {
-          if (t < first) {
-            ExpectCoded(s, t, h, kCodes[i].n_steps);
-          } else {
-            for (uint32_t e = 0; e < kDim; ++e) {
-              ExpectNear(s, 0, t, h, e, 0.0);
-              ExpectNear(s, 1, t, h, e, 0.0);
-            }
-          }
-        }
-      }
-    }
-    End(s);
-  }
-}
-
 Test(paged_grouped_errors, usage_counts_numbers_and_recent_rows) {
   scene* const s = Begin("none", KVEVICT_DTYPE_U4, 10);
   kvevict_paged_cache_usage usage = UsageOf(s);
@@ -220,29 +150,6 @@ Test(paged_grouped_errors, usage_counts_numbers_and_recent_rows) {
   EXPECT(usage.n_free == 20, "%llu free", (unsigned long long)usage.n_free);
   kvevict_paged_sequence_destroy(held);
   kvevict_paged_cache_destroy(all);
-  End(s);
-}
-
-/* A sequence truncated into its blocks goes on where it ends. */
-Test(paged_grouped_errors, truncation_takes_recent_rows_first) {
-  scene* const s = Begin("none", KVEVICT_DTYPE_U8, 20);
-  Append(s, 3 * kBlock + kRecent);
-  EXPECT(FirstRecent(s) == 3 * kBlock, "first_recent %u", FirstRecent(s));
-  EXPECT_OK(kvevict_paged_sequence_truncate(s->cached, 3 * kBlock + 2));
-  EXPECT(FirstRecent(s) == 3 * kBlock, "first_recent %u", FirstRecent(s));
-  Read(s, 3 * kBlock + 2);
-  ExpectNear(s, 0, 3 * kBlock + 1, 1, 5, 0.0);
-  EXPECT_OK(kvevict_paged_sequence_truncate(s->cached, kBlock + 3));
-  EXPECT(FirstRecent(s) == kBlock + 3, "first_recent %u", FirstRecent(s));
-  EXPECT(UsageOf(s).n_free == 36, "blocks");
-  EXPECT_OK(kvevict_paged_sequence_append(s->cached, 1, NULL));
-  EXPECT(FirstRecent(s) == kBlock + 3, "first_recent %u", FirstRecent(s));
-  const kvevict_paged_rows in = RowsOf(s->given, 1, kBlock + 3, 1);
-  EXPECT_OK(kvevict_paged_sequence_write(s->cached, &in, 1, NULL));
-  Read(s, kBlock + 4);
-  ExpectNear(s, 0, kBlock + 3, 1, 5, 0.0);
-  EXPECT_OK(kvevict_paged_sequence_append(s->cached, kTokens / 2, NULL));
-  EXPECT(FirstRecent(s) == 56, "first_recent %u", FirstRecent(s));
   End(s);
 }
 
@@ -425,36 +332,6 @@ Test(paged_grouped_errors, calls) {
   kvevict_paged_cache_usage longer = before;
   longer.n_slots += 2 * (kBlock - 1);
   ExpectSame(s, n + kBlock - 1, 3 * kBlock, &longer);
-  End(s);
-}
-
-/* Groups of one token in blocks of one leave no row recent, and keys are exact. */
-Test(paged_grouped_errors, blocks_of_one_row_are_evicted_as_any) {
-  kvevict_paged_cache_options options = KVEVICT_PAGED_CACHE_OPTIONS_INIT;
-  options.n_blocks = 60;
-  options.block_size = 1;
-  options.group_tokens = 1;
-  scene* const s =
-      BeginWith("streaming-llm:budget=20,sink=4", KVEVICT_DTYPE_U4, options);
-  Append(s, 60);
-  kvevict_paged_eviction item = KVEVICT_PAGED_EVICTION_INIT;
-  item.cached = s->cached;
-  item.sequence = s->sequence;
-  EXPECT_OK(kvevict_paged_evict(&item, 1, s->plan->workspace,
-                                s->plan->workspace_bytes, NULL));
-  Read(s, 20);
-  for (uint32_t t = 0; t < 20; ++t) {
-    const uint32_t from = t < 4 ? t : t + 40;
-    for (uint32_t i = 0; i < kHeads * kDim; ++i) {
-      const float got = s->got[0][t][i / kDim][i % kDim];
-      const float given = s->given[0][from][i / kDim][i % kDim];
-      EXPECT(got == given, "slot %u holds %g, not %g of slot %u", t,
-             (double)got, (double)given, from);
-    }
-  }
-  const kvevict_paged_cache_usage usage = UsageOf(s);
-  EXPECT(usage.n_free == 2 * 40, "%llu blocks are free",
-         (unsigned long long)usage.n_free);
   End(s);
 }
 

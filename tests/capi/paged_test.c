@@ -65,26 +65,12 @@ Test(paged_cache, merging_leaves_forks_alone) {
   test_stage* const s = malloc(sizeof *s);
   test_stage_begin(s, &random,
                    "knorm:budget=10,sink=0,merge=pivot,scope=layer");
-  kvevict_paged_cache_destroy(s->cache);
-  s->options.n_blocks = 400;
-  s->options.memory = NULL;
-  s->options.memory_bytes = 0;
-  free(s->memory);
-  s->memory = NULL;
-  EXPECT_OK(kvevict_paged_cache_create(s->plan, &s->options, &s->cache));
-  EXPECT_OK(kvevict_paged_sequence_create(s->cache, &s->actors[0].cached));
-  EXPECT_OK(kvevict_sequence_create(s->plan, &s->actors[0].sequence));
-  s->n_actors = 1;
+  test_stage_resize(s, s->options.block_size, 400);
+  test_stage_add(s);
   test_stage_append(s, &s->actors[0]);
   test_stage_append(s, &s->actors[0]);
   test_stage_append(s, &s->actors[0]);
-  test_actor* const fork = &s->actors[1];
-  *fork = s->actors[0];
-  EXPECT_OK(
-      kvevict_paged_sequence_fork(s->actors[0].cached, &fork->cached, NULL));
-  EXPECT_OK(kvevict_sequence_fork(s->actors[0].sequence, NULL, &fork->sequence,
-                                  NULL));
-  s->n_actors = 2;
+  test_actor* const fork = test_stage_fork(s, &s->actors[0]);
   kvevict_paged_eviction item = KVEVICT_PAGED_EVICTION_INIT;
   item.cached = s->actors[0].cached;
   item.sequence = s->actors[0].sequence;
@@ -120,24 +106,11 @@ Test(paged_cache, forks_evicted_together_make_one_copy) {
   test_random random = test_random_start("paged_cache/one_copy");
   test_stage* const s = malloc(sizeof *s);
   test_stage_begin(s, &random, "knorm:budget=10,sink=0,scope=layer");
-  kvevict_paged_cache_destroy(s->cache);
-  free(s->memory);
-  s->memory = NULL;
-  s->options.memory = NULL;
-  s->options.memory_bytes = 0;
-  s->options.block_size = 4;
-  s->options.n_blocks = 200;
-  EXPECT_OK(kvevict_paged_cache_create(s->plan, &s->options, &s->cache));
+  test_stage_resize(s, 4, 200);
   test_stage_add(s);
   while (test_actor_longest(&s->actors[0]) < 40)
     test_stage_append(s, &s->actors[0]);
-  test_actor* const fork = &s->actors[1];
-  *fork = s->actors[0];
-  EXPECT_OK(
-      kvevict_paged_sequence_fork(s->actors[0].cached, &fork->cached, NULL));
-  EXPECT_OK(kvevict_sequence_fork(s->actors[0].sequence, NULL, &fork->sequence,
-                                  NULL));
-  s->n_actors = 2;
+  test_actor* const fork = test_stage_fork(s, &s->actors[0]);
   kvevict_paged_sequence* takers[16];
   TakeAllBut12(s, takers, 16);
   test_positions* const before = malloc(sizeof *before);
@@ -167,30 +140,15 @@ Test(paged_cache, drops_blocks_without_room_and_without_writing) {
     test_stage* const s = malloc(sizeof *s);
     test_stage_begin(s, &random,
                      "knorm:budget=30,sink=2,select_block=8,scope=layer");
-    kvevict_paged_cache_destroy(s->cache);
-    free(s->memory);
-    s->options.block_size = 1u << turn % 4;
-    s->options.n_blocks = 64 / s->options.block_size;
-    EXPECT_OK(
-        kvevict_paged_cache_bytes(s->plan, &s->options, &s->memory_bytes));
-    s->memory = aligned_alloc(256, (s->memory_bytes + 512 + 255) / 256 * 256);
-    memset(s->memory, TEST_GUARD, s->memory_bytes + 512);
-    s->options.memory = s->memory + 256;
-    s->options.memory_bytes = s->memory_bytes;
-    EXPECT_OK(kvevict_paged_cache_create(s->plan, &s->options, &s->cache));
+    const uint32_t block_size = 1u << turn % 4;
+    test_stage_resize(s, block_size, 64 / block_size);
     test_stage_add(s);
     while (test_actor_longest(&s->actors[0]) < 64) {
       const uint32_t before = test_actor_longest(&s->actors[0]);
       test_stage_append(s, &s->actors[0]);
       if (test_actor_longest(&s->actors[0]) == before) break;
     }
-    test_actor* const fork = &s->actors[1];
-    *fork = s->actors[0];
-    EXPECT_OK(
-        kvevict_paged_sequence_fork(s->actors[0].cached, &fork->cached, NULL));
-    EXPECT_OK(kvevict_sequence_fork(s->actors[0].sequence, NULL,
-                                    &fork->sequence, NULL));
-    s->n_actors = 2;
+    test_stage_fork(s, &s->actors[0]);
     test_stage_check(s);
     uint8_t* const bytes = malloc(s->memory_bytes);
     memcpy(bytes, s->memory + 256, s->memory_bytes);

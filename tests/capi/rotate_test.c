@@ -1,5 +1,4 @@
-/* kvevict_rotate() against long double, and against keys that RoPE rotated to the
- * new positions at once. */
+/* kvevict_rotate() against long double. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +43,7 @@ static void Turn(double* re, double* im, int64_t offset, float frequency) {
   *im = x * s + y * c;
 }
 
-/* A plan for keys of a cache's spec. */
+/* A plan for two layers of keys of a cache's spec. */
 static kvevict_plan* PlanFor(const kvevict_context* with,
                              const test_cache* cache, uint32_t max_tokens,
                              const rope* r, const float* frequencies) {
@@ -57,7 +56,7 @@ static kvevict_plan* PlanFor(const kvevict_context* with,
   layer.v_dtype = spec->v_dtype;
   layer.v_head_dim =
       spec->v_dtype == KVEVICT_DTYPE_OPAQUE ? 0 : spec->v_head_dim;
-  kvevict_geometry geometry = test_geometry(1, max_tokens, &layer);
+  kvevict_geometry geometry = test_geometry(2, max_tokens, &layer);
   geometry.rope_layout = r->layout;
   geometry.rope_inv_freq = frequencies;
   geometry.rope_inv_freq_len = r->n_pairs;
@@ -88,10 +87,11 @@ static double StoredBound(kvevict_dtype dtype, double v) {
 
 static void ExpectTurned(const test_cache* cache, const test_cache* before,
                          const test_cache_trial* t, const rope* r,
-                         const float* frequencies, const int32_t* offsets) {
+                         const float* frequencies, const int32_t* offsets,
+                         const uint32_t* held) {
   const kvevict_plane* k = &cache->view.k;
   for (uint32_t h = 0; h < cache->spec.n_kv_heads; ++h) {
-    for (uint32_t i = 0; i < t->n_tokens; ++i) {
+    for (uint32_t i = 0; i < held[h]; ++i) {
       const int32_t offset =
           offsets[(t->n_lists == 1 ? 0 : h) * t->n_tokens + i];
       for (uint32_t f = 0; f < r->n_pairs; ++f) {
@@ -123,10 +123,10 @@ static void ExpectTurned(const test_cache* cache, const test_cache* before,
 }
 
 /* Restores the elements that rotated, so that all bytes must be as before. */
-static void PutBack(test_cache* cache, const test_cache* before,
-                    const test_cache_trial* t, const rope* r) {
+static void PutBack(test_cache* cache, const test_cache* before, const rope* r,
+                    const uint32_t* held) {
   for (uint32_t h = 0; h < cache->spec.n_kv_heads; ++h) {
-    for (uint32_t i = 0; i < t->n_tokens; ++i) {
+    for (uint32_t i = 0; i < held[h]; ++i) {
       for (uint32_t e = 0; e < 2 * r->n_pairs; ++e) {
         test_cache_set(cache, &cache->view.k, i, h, e,
                        test_cache_get(before, &before->view.k, i, h, e));
@@ -163,15 +163,26 @@ static void TryCache(const test_any_context* with, const test_cache_trial* t,
                    test_random_below(random, 2 * r.n_pairs),
                    kOdd[test_random_below(random, 3)]);
   }
+  uint32_t held[4];
+  const bool ragged = test_random_coin(random);
+  for (uint32_t h = 0; h < spec->n_kv_heads; ++h) {
+    held[h] = ragged ? test_random_below(random, t->n_tokens + 1) : t->n_tokens;
+  }
   test_cache* ours = test_cache_clone(t->cache);
+  test_cache* other = test_cache_clone(t->cache); /* of the second layer */
   kvevict_plan* plan =
       PlanFor(with->context, ours, t->n_tokens, &r, frequencies);
-  const kvevict_rotation rotation =
-      RotationOf(ours, t->n_tokens, offsets, t->n_lists);
-  EXPECT_OK(kvevict_rotate(plan, &rotation, 1, NULL));
-  ExpectTurned(ours, t->cache, t, &r, frequencies, offsets);
-  PutBack(ours, t->cache, t, &r);
+  kvevict_rotation both[2] = {
+      RotationOf(ours, t->n_tokens, offsets, t->n_lists),
+      RotationOf(other, t->n_tokens, offsets, t->n_lists)};
+  both[1].layer = 1;
+  if (ragged) both[0].token_counts = both[1].token_counts = held;
+  EXPECT_OK(kvevict_rotate(plan, both, 2, NULL));
+  test_expect_same_bytes(ours, other, t->what);
+  ExpectTurned(ours, t->cache, t, &r, frequencies, offsets, held);
+  PutBack(ours, t->cache, &r, held);
   test_expect_same_bytes(ours, t->cache, t->what);
+  test_cache_destroy(other);
   kvevict_plan_destroy(plan);
   test_cache_destroy(ours);
 }
@@ -190,7 +201,7 @@ Test(rotate, every_layout_and_dtype_turns_as_long_double_says) {
   }
 }
 
-/* ---- Contiguous positions after an eviction ---- */
+/* ---- Errors ---- */
 
 enum { kHeads = 2, kTokens = 300, kDim = 2 * kMostPairs + 3 };
 
@@ -214,119 +225,6 @@ static test_plan* PlanOfKeys(const rope* r) {
   return test_plan_create("knorm:sink=0,budget=50", &geometry,
                           KVEVICT_OPERATION_SCORE, 1);
 }
-
-Test(rotate, survivors_are_as_if_computed_at_their_new_positions) {
-  enum { kKept = 50 };
-  test_random random = test_random_start("rotate survivors");
-  for (int turn = 0; turn < 8; ++turn) {
-    const rope r = {kMostPairs, (kvevict_rope_layout)(turn % 2)};
-    keys* plain = malloc(sizeof *plain);
-    keys* cached = malloc(sizeof *cached);
-    for (int i = 0; i < kHeads * kTokens * kDim; ++i) {
-      (&plain->rows[0][0][0])[i] = (float)test_random_unit(&random) - 0.5f;
-    }
-    *cached = *plain;
-    for (int32_t i = 0; i < kHeads * kTokens; ++i) {
-      float* key = cached->rows[0][i];
-      for (uint32_t f = 0; f < r.n_pairs; ++f) {
-        double re = key[First(&r, f)], im = key[Second(&r, f)];
-        Turn(&re, &im, i % kTokens, inv_freq[f]);
-        key[First(&r, f)] = (float)re;
-        key[Second(&r, f)] = (float)im;
-      }
-    }
-    int32_t keep[kHeads * kKept], offsets[kHeads * kKept];
-    for (int h = 0; h < kHeads; ++h) {
-      test_random_ascending(&random, keep + h * kKept, kKept, kTokens);
-      for (int i = 0; i < kKept; ++i) {
-        offsets[h * kKept + i] = i - keep[h * kKept + i];
-      }
-    }
-    test_plan* plan = PlanOfKeys(&r);
-    const kvevict_view view = ViewOf(cached);
-    kvevict_keep_lists lists = KVEVICT_KEEP_LISTS_INIT;
-    lists.slots = keep;
-    lists.n_lists = kHeads;
-    lists.slots_len = kHeads * kKept;
-    lists.count = kKept;
-    lists.list_stride = kKept;
-    kvevict_move move = KVEVICT_MOVE_INIT;
-    move.n_tokens = kTokens;
-    move.view = &view;
-    move.keep = &lists;
-    EXPECT_OK(kvevict_compact(plan->context, &move, 1, NULL, 0, NULL));
-    kvevict_rotation rotation = KVEVICT_ROTATION_INIT;
-    rotation.layer = 1;
-    rotation.n_tokens = kKept;
-    rotation.n_lists = kHeads;
-    rotation.view = &view;
-    rotation.offsets = offsets;
-    rotation.offsets_len = kHeads * kKept;
-    EXPECT_OK(kvevict_rotate(plan->plan, &rotation, 1, NULL));
-    for (int i = 0; i < kHeads * kKept; ++i) {
-      const int h = i / kKept;
-      const float* from = plain->rows[h][keep[i]];
-      const float* key = cached->rows[h][i % kKept];
-      for (uint32_t f = 0; f < r.n_pairs; ++f) {
-        double re = from[First(&r, f)], im = from[Second(&r, f)];
-        const double size = fabs(re) + fabs(im);
-        Turn(&re, &im, i % kKept, inv_freq[f]);
-        /* The cached key was rounded once more. */
-        EXPECT(fabs(key[First(&r, f)] - re) <= 4e-7 * size &&
-                   fabs(key[Second(&r, f)] - im) <= 4e-7 * size,
-               "head %d, survivor %d, pair %u", h, i % kKept, f);
-      }
-      for (uint32_t e = 2 * r.n_pairs; e < kDim; ++e) {
-        EXPECT(key[e] == from[e], "element %u turned", e);
-      }
-    }
-    test_plan_destroy(plan);
-    free(plain);
-    free(cached);
-  }
-}
-
-/* ---- Heads of unlike lengths, several layers ---- */
-
-Test(rotate, heads_turn_what_they_hold) {
-  const rope r = {4, KVEVICT_ROPE_LAYOUT_HALF};
-  static keys two[2], before[2];
-  test_random random = test_random_start("rotate heads");
-  for (int l = 0; l < 2; ++l) {
-    for (int i = 0; i < kHeads * kTokens * kDim; ++i) {
-      (&two[l].rows[0][0][0])[i] = (float)test_random_unit(&random) + 0.5f;
-    }
-  }
-  memcpy(before, two, sizeof two);
-  int32_t offsets[kTokens];
-  for (int i = 0; i < kTokens; ++i) offsets[i] = 5;
-  const uint32_t counts[2][kHeads] = {{17, 90}, {0, 1}};
-  const kvevict_view views[2] = {ViewOf(&two[0]), ViewOf(&two[1])};
-  kvevict_rotation rotations[2];
-  for (int l = 0; l < 2; ++l) {
-    rotations[l] = (kvevict_rotation)KVEVICT_ROTATION_INIT;
-    rotations[l].layer = (uint32_t)l;
-    rotations[l].n_tokens = 100;
-    rotations[l].view = &views[l];
-    rotations[l].token_counts = counts[l];
-    rotations[l].offsets = offsets;
-    rotations[l].offsets_len = 100;
-  }
-  test_plan* plan = PlanOfKeys(&r);
-  EXPECT_OK(kvevict_rotate(plan->plan, rotations, 2, NULL));
-  for (int l = 0; l < 2; ++l) {
-    for (int i = 0; i < kHeads * kTokens; ++i) {
-      const uint32_t h = (uint32_t)(i / kTokens), t = (uint32_t)(i % kTokens);
-      const int is_same = memcmp(two[l].rows[h][t], before[l].rows[h][t],
-                                 sizeof two[l].rows[h][t]) == 0;
-      EXPECT(is_same == (t >= counts[l][h]), "layer %d, head %u, slot %u", l, h,
-             t);
-    }
-  }
-  test_plan_destroy(plan);
-}
-
-/* ---- Errors ---- */
 
 Test(rotate, says_what_is_wrong_and_changes_nothing) {
   const rope r = {4, KVEVICT_ROPE_LAYOUT_HALF};

@@ -33,7 +33,8 @@ std::vector<float> RunKernel(
     size_t scratch_less = 0, std::optional<Reduce> group_reduce = {},
     const std::vector<float>& lse = {}, WindowMeasure* measure = nullptr);
 
-// Fails the test if a weight is further from the oracle's than its tolerance.
+// Fails the test if a weight is further from the oracle's than its tolerance, or NaN
+// where the oracle's is not.
 void ExpectWeights(const oracle::WindowAttentionInput& in,
                    const oracle::WindowAttentionResult& expected,
                    const std::vector<float>& weights, const char* target);

@@ -243,30 +243,6 @@ Test(fit_values, both_systems_have_one_solution) {
   }
 }
 
-// By hand: one query weighs two kept rows alike, and reads the mean of three.
-Test(fit_values, is_what_the_formula_says) {
-  Case c;
-  c.n_tokens = 3;
-  c.key_dim = c.value_dim = 1;
-  c.keys = {0, 0, 0};
-  c.values = {1, 2, 6};
-  c.queries = {1};
-  c.n_queries = 1;
-  c.keep = {0, 2};
-  for (const double ridge : {0.01, 1.0}) {
-    c.ridge = ridge;
-    // X = (1/2, 1/2), Y - X V = 3 - 3.5, and both values change alike: by
-    // (X'X + lam) d = X'(Y - X V), so 1/2 d + ridge / 4 d = -1/4.
-    const double change = -0.25 / (0.5 + ridge * 0.25);
-    ForEachTarget([&](SimdTarget simd) {
-      const std::vector<float> got = Fit(simd, c, Packed(), Packed());
-      cr_assert(std::abs(got[0] - (1 + change)) < 1e-6, "%.9g", got[0]);
-      cr_assert(std::abs(got[2] - (6 + change)) < 1e-6, "%.9g", got[2]);
-      cr_assert_eq(got[1], 2.0f);
-    });
-  }
-}
-
 // What is not a number stays where it is.
 Test(fit_values, numbers_that_are_not_finite) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -448,30 +424,6 @@ Test(fit_values, fitted_biases_are_least_squares) {
   cr_assert(sides.n_free > 0 && sides.n_least > 0 && sides.n_most > 0,
             "%u free, %u at the least, %u at the most", sides.n_free,
             sides.n_least, sides.n_most);
-}
-
-// By hand: one query weighs three rows alike, and two stay.
-Test(fit_values, biases_are_what_the_formula_says) {
-  Case c;
-  c.n_tokens = 3;
-  c.key_dim = c.value_dim = 1;
-  c.keys = {0, 0, 0};
-  c.values = {1, 2, 6};
-  c.queries = {1};
-  c.n_queries = 1;
-  c.keep = {0, 2};
-  c.fits_biases = true;
-  c.biases = {0, 0, 0};
-  c.ridge = 1e-6;
-  ForEachTarget([&](SimdTarget simd) {
-    std::vector<float> biases;
-    (void)Fit(simd, c, Packed(), Packed(), &biases);
-    // 2/3 B = 1: the two carry the third one's mass.
-    cr_assert(std::abs(biases[0] - std::log(1.5)) < 1e-5, "%g",
-              double{biases[0]});
-    cr_assert_eq(biases[0], biases[2]);
-    cr_assert_eq(biases[1], 0.0f);
-  });
 }
 
 // With a tiny ridge the steps may find no minimum; biases are never left between.

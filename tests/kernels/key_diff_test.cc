@@ -195,45 +195,6 @@ Test(key_diff, by_blocks_matches_the_oracle) {
   std::fprintf(stderr, "%u cases drawn %u times\n", n_cases, n_drawn);
 }
 
-// A key that left takes along all that it added: the last block scores as if
-// nobody else had ever been there.
-Test(key_diff, by_blocks_depends_on_who_is_there) {
-  Random random(TestSeed("key_diff/by_blocks_depends_on_who_is_there"));
-  constexpr uint32_t kDim = 40, kMost = 700;
-  constexpr Blocks kBlocks = {50, 32};
-  const std::vector<float> rows = DrawKeys(random, DType::kF32, kMost, kDim);
-  const auto first = [&](uint32_t n) {
-    return std::vector<float>(rows.begin(), rows.begin() + n * kDim);
-  };
-  ForEachTarget([&](SimdTarget simd) {
-    // These tokens stay until the last block.
-    constexpr uint32_t kAll = 50 + 20 * 32;
-    const std::vector<float> before =
-        BlockDiffs(simd, first(kAll - 32), kDim, Packed(), kBlocks);
-    const std::vector<float> diffs =
-        BlockDiffs(simd, first(kAll), kDim, Packed(), kBlocks);
-    std::vector<float> there;
-    std::vector<uint32_t> tokens;
-    for (uint32_t t = 0; t < kAll; ++t) {
-      if (t < kAll - 32 && before[t] <= -2.0f) continue;
-      there.insert(there.end(), rows.begin() + t * kDim,
-                   rows.begin() + (t + 1) * kDim);
-      tokens.push_back(t);
-    }
-    cr_assert(tokens.size() == 82, "%s: %zu", simd.name, tokens.size());
-    const std::vector<float> alone =
-        BlockDiffs(simd, there, kDim, Packed(), {82, 32});
-    uint32_t n_kept = 0;
-    for (uint32_t i = 0; i < tokens.size(); ++i) {
-      if (diffs[tokens[i]] <= -2.0f) continue;
-      ++n_kept;
-      cr_assert(alone[i] == diffs[tokens[i]], "%s: token %u: %.9g, alone %.9g",
-                simd.name, tokens[i], diffs[tokens[i]], alone[i]);
-    }
-    cr_assert(n_kept == 50, "%s: %u", simd.name, n_kept);
-  });
-}
-
 Test(key_diff, by_blocks_equal_keys_are_chronological) {
   Random random(TestSeed("key_diff/by_blocks_equal_keys"));
   const std::vector<float> one = DrawKeys(random, DType::kF32, 1, 24);

@@ -213,11 +213,21 @@ void ExpectPlacesOnEveryTarget(const Case& c) {
 Case DrawCase(Random* random, uint32_t k_dim, uint32_t v_dim) {
   constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
   Case c = {};
+  // Long partitions are ranked by sorting.
   c.partition = 2 + random->Below(random->Below(4) == 0 ? 150 : 20);
+  if (random->Below(12) == 0) c.partition = 255 + random->Below(3);
   c.n_sink = random->Below(6);
   c.n_tokens = 1 + random->Below(4 * c.partition + c.n_sink + 3);
   c.keys = DrawTensor(random, kDTypes[random->Below(3)], k_dim, c.n_tokens);
   c.values = DrawTensor(random, kDTypes[random->Below(3)], v_dim, c.n_tokens);
+  // Some numbers are not finite.
+  for (Tensor* t : {&c.keys, &c.values}) {
+    if (random->Below(4) != 0) continue;
+    constexpr float kSpecial[] = {kNan, kInfinity, -kInfinity};
+    for (float& v : t->rows) {
+      if (random->Below(200) == 0) v = kSpecial[random->Below(3)];
+    }
+  }
   return c;
 }
 
@@ -248,6 +258,9 @@ Test(lag, numbers_that_places_go_by_match_the_oracle) {
       const std::vector<float> scores = Score(simd, c);
       const uint32_t n_sink = std::min(c.n_sink, c.n_tokens);
       for (uint32_t i = 0; i < ranked_by.size(); ++i) {
+        if (std::isnan(ranked_by[i].value) && std::isnan(scores[n_sink + i])) {
+          continue;
+        }
         cr_assert(std::abs(scores[n_sink + i] - ranked_by[i].value) <=
                       ranked_by[i].error + 4 * kUnit * ranked_by[i].value,
                   "%s: token %u scores %.9g, not %.9g", simd.name, n_sink + i,
@@ -261,17 +274,6 @@ Test(lag, numbers_that_places_go_by_match_the_oracle) {
                   scores[t]);
       }
     });
-  }
-}
-
-// Long partitions are ranked by sorting.
-Test(lag, long_partitions_match_the_oracle) {
-  Random random(TestSeed("lag/long_partitions_match_the_oracle"));
-  for (const uint32_t partition : {255, 256, 257, 300}) {
-    Case c = {3 * partition + 7, 3, partition, {}, {}};
-    c.keys = DrawTensor(&random, DType::kBF16, 5, c.n_tokens);
-    c.values = DrawTensor(&random, DType::kF32, 3, c.n_tokens);
-    ExpectPlacesOnEveryTarget(c);
   }
 }
 
@@ -291,21 +293,6 @@ Test(lag, equal_rows_rank_in_order) {
       cr_assert(scores[14] == 1.0f && scores[19] == 1.0f, "%s", simd.name);
     }
   });
-}
-
-Test(lag, nan_and_infinity) {
-  Random random(TestSeed("lag/nan_and_infinity"));
-  for (int turn = 0; turn < 40; ++turn) {
-    Case c = DrawCase(&random, 1 + random.Below(40), 1 + random.Below(40));
-    for (Tensor* t : {&c.keys, &c.values}) {
-      for (float& v : t->rows) {
-        if (random.Below(200) != 0) continue;
-        constexpr float kSpecial[] = {kNan, kInfinity, -kInfinity};
-        v = kSpecial[random.Below(3)];
-      }
-    }
-    ExpectPlacesOnEveryTarget(c);
-  }
 }
 
 Test(lag, token_that_leaves_f32_scores_nan) {

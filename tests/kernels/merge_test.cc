@@ -1,5 +1,5 @@
-// Rows that go are merged into rows that stay: the rules by hand, on every target.
-// tests/capi/moves_merge_test.c compares with double precision.
+// Rows that go are merged into rows that stay: ties, halves and keys without a direction
+// on every target. tests/capi/moves_merge_test.c compares with double precision.
 #include "core/kernels/merge.h"
 
 #include <criterion/criterion.h>
@@ -14,17 +14,12 @@
 namespace kvevict {
 namespace {
 
-constexpr MergeRule kRules[] = {MergeRule::kValues, MergeRule::kPivot,
-                                MergeRule::kWeighted};
-
 struct Head {
   std::vector<float> keys;
   std::vector<float> values;
   uint32_t key_dim = 0;
   uint32_t value_dim = 0;
   std::vector<int32_t> keep;
-  float threshold = 0;
-  double fraction = 1;
 
   uint32_t n() const { return static_cast<uint32_t>(keys.size() / key_dim); }
 };
@@ -54,16 +49,10 @@ Rows Merge(SimdTarget simd, const Head& head, MergeRule rule,
   args.keep = head.keep.data();
   args.n_keep = static_cast<uint32_t>(head.keep.size());
   args.rule = rule;
-  args.threshold = head.threshold;
-  args.quantile = static_cast<float>(1.0 - head.fraction);
   const size_t n_bytes = MergeScratchBytes(n, head.key_dim, head.value_dim);
   GuardedPages scratch(n_bytes);
   std::memset(scratch.data(), 0xff, n_bytes);
   args.scratch = scratch.data();
-  if (head.value_dim == 0) {
-    MergeRows(simd, args);
-    return {ReadAll(args.keys, n, head.key_dim), {}};
-  }
   const RowStore value_store(head.values, head.value_dim, values);
   args.values = value_store.source();
   args.value_dim = head.value_dim;
@@ -73,70 +62,6 @@ Rows Merge(SimdTarget simd, const Head& head, MergeRule rule,
 }
 
 TestSuite(merge);
-
-// By hand: slots 1 and 3 stay, 0 and 2 go. Slot 0 is along 1, and 2 is 0.6 along 1.
-Head ByHand() {
-  Head head;
-  head.key_dim = 2;
-  head.value_dim = 1;
-  head.keys = {2, 0, 1, 0, 0.6f, 0.8f, -1, 0};
-  head.values = {3, 5, 1, 7};
-  head.keep = {1, 3};
-  return head;
-}
-
-void ExpectNear(const char* what, double got, double want) {
-  cr_assert(std::abs(got - want) < 1e-6 * (1 + std::abs(want)),
-            "%s: %.9g, not %.9g", what, got, want);
-}
-
-Test(merge, is_what_the_rules_say) {
-  const Head head = ByHand();
-  ForEachTarget([&](SimdTarget simd) {
-    const auto merged = [&](MergeRule rule) {
-      return Merge(simd, head, rule, Packed(), Packed());
-    };
-    const double w0 = 3.0 / 8, w2 = 0.6 / 6;
-    ExpectNear("values", merged(MergeRule::kValues).values[1],
-               (5 + w0 * 3 + w2 * 1) / (1 + w0 + w2));
-    const Rows pivot = merged(MergeRule::kPivot);
-    ExpectNear("pivot value", pivot.values[1], (5 + 4.0 + 3.0) / 3);
-    ExpectNear("pivot key", pivot.keys[2], (1 + 1.5 + 0.8) / 3);
-    ExpectNear("pivot key", pivot.keys[3], 0.4 / 3);
-    const Rows weighted = merged(MergeRule::kWeighted);
-    ExpectNear("weighted value", weighted.values[1],
-               (5 + 1.0 * 3 + 0.8 * 1) / 2.8);
-    ExpectNear("weighted key", weighted.keys[2], (1 + 2 + 0.8 * 0.6) / 2.8);
-    for (const MergeRule rule : kRules) {
-      const Rows rows = merged(rule);
-      cr_assert(rows.values[3] == 7 && rows.keys[6] == -1, "%s", simd.name);
-      cr_assert(rows.values[0] == 3 && rows.values[2] == 1, "%s", simd.name);
-    }
-  });
-}
-
-// For threshold and fraction, 0 has similarity 1, and 2 has 0.6.
-Test(merge, only_the_similar_merge) {
-  ForEachTarget([&](SimdTarget simd) {
-    const auto value = [&](float threshold, double fraction) {
-      Head head = ByHand();
-      head.threshold = threshold;
-      head.fraction = fraction;
-      return Merge(simd, head, MergeRule::kValues, Packed(), Packed())
-          .values[1];
-    };
-    const double w0 = 3.0 / 8, w2 = 0.6 / 6;
-    const double both = (5 + w0 * 3 + w2) / (1 + w0 + w2);
-    const double one = (5 + w0 * 3) / (1 + w0);
-    ExpectNear("at the threshold", value(0.5f, 1.0), both);
-    ExpectNear("over the threshold", value(0.7f, 1.0), one);
-    ExpectNear("half", value(0.0f, 0.5), one);
-    ExpectNear("nearly all", value(0.0f, 0.999), one);
-    // The quantile lies between -infinity and 1, so only the threshold decides.
-    ExpectNear("of one that reaches it", value(0.7f, 0.5), one);
-    ExpectNear("of none", value(0.0f, 1e-9), one);
-  });
-}
 
 // The lowest slot of equal kept keys gets it, wherever panels end.
 Test(merge, equal_similarities_go_to_the_lowest_slot) {

@@ -160,26 +160,6 @@ Test(redundancy, is_the_same_however_many_keys_are_similar) {
   }
 }
 
-// The rule by hand: rows 0 and 1 leave out each other's column. Row 2 is like none
-// and leaves out column 0, although its cosine there does not exceed the threshold.
-Test(redundancy, leaves_out_the_last_similar_key_or_the_first_key) {
-  const std::vector<float> rows = {1, 0, 0.8f, 0.6f, 0.4f, -0.9165151f};
-  // C01 = 0.8, C02 = 0.4, C12 = 0.32 - 0.5499.
-  const double c12 = 0.8 * 0.4 - 0.6 * 0.9165151;
-  const double means[] = {0.0, c12 / 3, (0.4 + c12) / 3};
-  double sum = 0.0;
-  for (double mean : means) sum += std::exp(mean);
-  ForEachTarget([&](SimdTarget simd) {
-    const std::vector<float> mixed =
-        Subtract(simd, {0, 0, 0}, rows, 2, 0.5f, Packed());
-    for (int t = 0; t < 3; ++t) {
-      const double want = -double{kWeight} * std::exp(means[t]) / sum;
-      cr_assert(std::abs(mixed[t] - want) < 1e-6, "%s: token %d is %g, not %g",
-                simd.name, t, mixed[t], want);
-    }
-  });
-}
-
 Test(redundancy, leaves_infinity_and_puts_nan_apart) {
   Random random(TestSeed("redundancy/leaves_infinity_and_puts_nan_apart"));
   constexpr uint32_t kDim = 20, kTokens = 50, kBad = 31;

@@ -1,9 +1,11 @@
-// Window attention against double precision, over shapes around tiles and vectors.
+// Window attention against double precision: shapes around tiles and vectors, all
+// options, any layout, any scratch, and numbers that are not finite.
 #include <criterion/criterion.h>
 
 #include <algorithm>
 #include <cmath>
-#include <set>
+#include <cstring>
+#include <limits>
 
 #include "core/kernels/window_attention_layout.h"
 #include "tests/kernels/attention_case.h"
@@ -12,6 +14,9 @@
 namespace kvevict {
 namespace {
 
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
 void ExpectOracle(const oracle::WindowAttentionInput& in) {
   const oracle::WindowAttentionResult expected = oracle::WindowAttention(in);
   ForEachTarget([&](SimdTarget simd) {
@@ -19,130 +24,160 @@ void ExpectOracle(const oracle::WindowAttentionInput& in) {
   });
 }
 
-// Queries and keys of any dtypes, in any layouts.
-void ExpectOracle(uint32_t n_tokens, uint32_t window, uint32_t group,
-                  uint32_t head_dim, Random& random) {
+TestSuite(window_attention);
+
+// ---- One life of random calls ----
+
+struct Shape {
+  uint32_t n_tokens, window, group, head_dim;
+};
+
+template <class Number, size_t n>
+Number OneOf(Random& random, const Number (&numbers)[n]) {
+  return numbers[random.Below(n)];
+}
+
+Shape DrawShape(Random& random) {
+  constexpr uint32_t kEdges[] = {1,  2,  15,  16,  17,  63,
+                                 64, 65, 127, 128, 129, 259};
+  constexpr uint32_t kDims[] = {1,  2,  3,  4,  5,  7,   8,   15,  16,
+                                17, 31, 64, 80, 96, 127, 128, 129, 256};
+  Shape s;
+  s.n_tokens =
+      random.Below(2) == 0 ? OneOf(random, kEdges) : 1 + random.Below(400);
+  const uint32_t n = s.n_tokens;
+  const uint32_t windows[] = {1, std::min(n, 3u), std::min(n, 33u), n,
+                              1 + random.Below(std::min(n, 80u))};
+  s.window = OneOf(random, windows);
+  s.group = 1 + random.Below(8);
+  s.head_dim = OneOf(random, kDims);
+  return s;
+}
+
+// Caps bend the logits little, or to nearly one size. Sinks and biases lie far below
+// and above them, and some heads have no sink.
+void DrawOptions(Random& random, oracle::WindowAttentionInput* in) {
+  constexpr float kCaps[] = {0.0f, 0.0f, 0.1f, 1.5f, 50.0f};
+  const uint32_t options = random.Below(2) * random.Below(16);
+  in->past_only = (options & 1) != 0;
+  in->weigh_by_past = (options & 2) != 0;
+  in->max_of_rows = (options & 4) != 0;
+  if ((options & 8) != 0) {
+    in->logit_heads = in->group % 2 == 0 ? in->group / 2 : in->group;
+    in->group /= in->logit_heads;
+  }
+  in->softcap = OneOf(random, kCaps);
+  if (random.Below(3) == 0) {
+    const float sinks[] = {-40, 0, 3, 90, random.Gaussian(), -kInfinity};
+    for (uint32_t h = 0; h < in->group * in->logit_heads; ++h) {
+      in->sinks.push_back(OneOf(random, sinks));
+    }
+  }
+  if (random.Below(3) != 0) return;
+  const float reach = !in->sinks.empty() || random.Below(2) == 0 ? 0.5f : 20.0f;
+  for (uint32_t j = 0; j < in->n_tokens; ++j) {
+    in->biases.push_back(reach * random.Gaussian());
+  }
+}
+
+// NaN spoils the rows that see it. Infinite logits are NaN, or weigh nothing below 0;
+// biases may hide the first slots, all that some rows see, or all.
+void DrawOdd(Random& random, oracle::WindowAttentionInput* in) {
+  const uint32_t n = in->n_tokens, dim = in->head_dim;
+  const uint32_t token = random.Below(n);
+  in->softcap = 0.0f;
+  switch (random.Below(6)) {
+    case 0:
+      in->queries[random.Below(static_cast<uint32_t>(in->queries.size()))] =
+          kNan;
+      break;
+    case 1:
+      in->keys[size_t{token} * dim + random.Below(dim)] = kNan;
+      break;
+    case 2:
+      in->keys[size_t{token} * dim] = kInfinity;
+      break;
+    case 3:  // a run of the first slots, or some
+      for (float& q : in->queries) q = std::abs(q);
+      for (uint32_t j = 0; j < n; ++j) {
+        if (j <= token || random.Below(9) == 0) {
+          in->keys[size_t{j} * dim] = -kInfinity;
+        }
+      }
+      break;
+    default:
+      in->biases.assign(n, 0.25f);
+      std::fill_n(in->biases.begin(), random.Below(3) == 0 ? n : token,
+                  -kInfinity);
+      if (random.Below(2) == 0) in->keys[0] = kNan;
+  }
+}
+
+void ExpectSameWithLess(SimdTarget simd, const oracle::WindowAttentionInput& in,
+                        const RowLayout& queries, const RowLayout& keys,
+                        const std::vector<float>& best, uint32_t n_tiles_less,
+                        std::optional<Reduce> reduce) {
+  const size_t tile = size_t{in.group} * in.window * 64 * sizeof(float);
+  std::vector<float> expected = best;
+  if (reduce) {
+    expected.resize(in.n_tokens);
+    ReduceRows(simd, best.data(), in.group, in.n_tokens, in.n_tokens, *reduce,
+               expected.data());
+  }
+  for (const size_t less : {n_tiles_less * (tile + 64), SIZE_MAX}) {
+    cr_assert(
+        SameBytes(RunKernel(simd, in, queries, keys, less, reduce), expected),
+        "%s: %u tokens, window %u, group %u, head_dim %u, %zu bytes less",
+        simd.name, in.n_tokens, in.window, in.group, in.head_dim, less);
+  }
+}
+
+// Results that scratch has no room for are computed again, to the same bytes, whether
+// heads are reduced or not.
+void Try(Random& random, const Shape& s) {
   constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
-  RowLayout queries = AnyLayout(random, kDTypes[random.Below(3)]);
+  constexpr std::optional<Reduce> kReduces[] = {
+      {}, {}, Reduce::kMean, Reduce::kMax, Reduce::kSum};
+  RowLayout queries = AnyLayout(random, OneOf(random, kDTypes));
   queries.grouped = false;  // groups would reach across heads
-  const RowLayout keys = AnyLayout(random, kDTypes[random.Below(3)]);
-  const oracle::WindowAttentionInput in = RandomInput(
-      n_tokens, window, group, head_dim, random, queries.dtype, keys.dtype);
+  const RowLayout keys = AnyLayout(random, OneOf(random, kDTypes));
+  oracle::WindowAttentionInput in =
+      RandomInput(s.n_tokens, s.window, s.group, s.head_dim, random,
+                  queries.dtype, keys.dtype);
+  if (in.window == in.n_tokens && random.Below(3) == 0) {
+    in.chunk = in.n_tokens;  // rows see all keys
+  } else {
+    DrawOptions(random, &in);
+  }
+  if (in.chunk == 0 && random.Below(4) == 0) DrawOdd(random, &in);
+  if (random.Below(12) == 0) {
+    for (size_t i = 0; i < in.keys.size(); ++i)
+      in.keys[i] = in.keys[i % s.head_dim];
+  }
   const oracle::WindowAttentionResult expected = oracle::WindowAttention(in);
+  const uint32_t less = random.Below(s.n_tokens / 64 + 3);
+  const std::optional<Reduce> reduce = OneOf(random, kReduces);
   ForEachTarget([&](SimdTarget simd) {
-    ExpectWeights(in, expected, RunKernel(simd, in, queries, keys), simd.name);
+    const std::vector<float> weights = RunKernel(simd, in, queries, keys);
+    ExpectWeights(in, expected, weights, simd.name);
+    ExpectSameWithLess(simd, in, queries, keys, weights, less, reduce);
   });
 }
 
-TestSuite(window_attention);
+// One batch has all rows, or there are three by heads, or two by rows of each head's
+// window.
+constexpr Shape kBatchings[] = {
+    {150, 9, 3, 40}, {130, 100, 9, 1024}, {200, 150, 2, 3000}};
 
-Test(window_attention, matches_the_oracle_around_tiles) {
-  Random random(TestSeed("window_attention/matches_the_oracle_around_tiles"));
-  for (uint32_t n_tokens :
-       {1u, 2u, 15u, 16u, 17u, 63u, 64u, 65u, 127u, 128u, 129u, 259u}) {
-    const std::set<uint32_t> windows = {1u, std::min(n_tokens, 3u),
-                                        std::min(n_tokens, 33u), n_tokens};
-    for (uint32_t window : windows) {
-      for (uint32_t group : {1u, 3u}) {
-        ExpectOracle(n_tokens, window, group, 8, random);
-      }
-    }
+Test(window_attention, matches_the_oracle) {
+  Random random(TestSeed("window_attention/matches_the_oracle"));
+  for (int i = 0; i < 700; ++i) {
+    const Shape s = DrawShape(random);
+    if (uint64_t{s.n_tokens} * s.window * s.group * s.head_dim > 6000000)
+      continue;
+    Try(random, s);
   }
-}
-
-// Rows see all keys, as within a chunk.
-Test(window_attention, of_rows_that_see_all_keys_matches_the_oracle) {
-  Random random(TestSeed("window_attention/of_rows_that_see_all_keys"));
-  for (uint32_t n_tokens : {1u, 2u, 17u, 63u, 64u, 65u, 129u, 256u}) {
-    for (uint32_t group : {1u, 3u}) {
-      oracle::WindowAttentionInput in =
-          RandomInput(n_tokens, n_tokens, group, 8, random);
-      in.chunk = n_tokens;
-      ExpectOracle(in);
-    }
-  }
-}
-
-Test(window_attention, matches_the_oracle_for_any_head_dim) {
-  Random random(
-      TestSeed("window_attention/matches_the_oracle_for_any_head_dim"));
-  for (uint32_t head_dim :
-       {1u,  2u,  3u,  4u,  5u,   7u,   8u,   15u,  16u,  17u,
-        31u, 64u, 80u, 96u, 127u, 128u, 129u, 256u, 576u, 1024u}) {
-    ExpectOracle(131, 9, 2, head_dim, random);
-  }
-}
-
-Test(window_attention, matches_the_oracle_for_any_number_of_query_rows) {
-  Random random(TestSeed(
-      "window_attention/matches_the_oracle_for_any_number_of_query_rows"));
-  for (uint32_t group : {1u, 2u, 3u, 4u, 7u, 8u}) {
-    for (uint32_t window = 1; window <= 17; ++window) {
-      ExpectOracle(70, window, group, 16, random);
-    }
-  }
-}
-
-Test(window_attention, matches_the_oracle_on_random_shapes) {
-  Random random(
-      TestSeed("window_attention/matches_the_oracle_on_random_shapes"));
-  for (int i = 0; i < 150; ++i) {
-    const uint32_t n_tokens = 1 + random.Below(400);
-    const uint32_t window = 1 + random.Below(std::min(n_tokens, 80u));
-    ExpectOracle(n_tokens, window, 1 + random.Below(8), 1 + random.Below(140),
-                 random);
-  }
-}
-
-// Caps bend the logits little, or to nearly one size. Sinks lie far below and above
-// them, and some heads have none.
-Test(window_attention, of_capped_logits_and_sinks_matches_the_oracle) {
-  Random random(TestSeed("window_attention/of_capped_logits_and_sinks"));
-  for (const float softcap : {0.0f, 0.1f, 1.5f, 50.0f}) {
-    for (const float sink : {-40.0f, 0.0f, 3.0f, 90.0f}) {
-      for (const uint32_t n_tokens : {9u, 64u, 200u}) {
-        oracle::WindowAttentionInput in =
-            RandomInput(n_tokens, 9, 3, 24, random);
-        in.softcap = softcap;
-        in.past_only = n_tokens == 200 && softcap == 1.5f;
-        in.sinks = {sink, sink + random.Gaussian(), -INFINITY};
-        ExpectOracle(in);
-      }
-    }
-  }
-}
-
-Test(window_attention, of_the_largest_logits_has_their_largest_sink) {
-  Random random(TestSeed("window_attention/of_the_largest_logits"));
-  oracle::WindowAttentionInput in = RandomInput(150, 12, 6, 16, random);
-  in.group = 2;
-  in.logit_heads = 3;
-  in.softcap = 0.7f;
-  for (uint32_t h = 0; h < 6; ++h) in.sinks.push_back(random.Gaussian());
-  ExpectOracle(in);
-}
-
-// Biases lie far below and above logits, which may be capped before.
-Test(window_attention, of_biased_logits_matches_the_oracle) {
-  Random random(TestSeed("window_attention/of_biased_logits"));
-  for (const float softcap : {0.0f, 1.5f}) {
-    for (const float reach : {0.5f, 20.0f}) {
-      for (const uint32_t n_tokens : {9u, 64u, 200u}) {
-        oracle::WindowAttentionInput in =
-            RandomInput(n_tokens, 9, 4, 24, random);
-        in.softcap = softcap;
-        in.past_only = n_tokens == 200 && softcap == 1.5f;
-        for (uint32_t j = 0; j < n_tokens; ++j) {
-          in.biases.push_back(reach * random.Gaussian());
-        }
-        if (reach == 0.5f) in.sinks = {0.0f, 1.0f, -1.0f, 3.0f};
-        ExpectOracle(in);
-        in.group = 2;
-        in.logit_heads = 2;
-        ExpectOracle(in);
-      }
-    }
-  }
+  for (int i = 0; i < 18; ++i) Try(random, kBatchings[i % 3]);
 }
 
 // Rows that only see -infinity leave everything to their sink.
@@ -172,13 +207,6 @@ Test(window_attention, is_within_2e_5_on_realistic_data) {
     cr_assert(worst <= 2e-5, "%s: %g", simd.name, worst);
     ExpectWeights(in, expected, weights, simd.name);
   });
-}
-
-Test(window_attention, of_equal_keys_is_uniform) {
-  Random random(TestSeed("window_attention/of_equal_keys_is_uniform"));
-  oracle::WindowAttentionInput in = RandomInput(200, 5, 2, 24, random);
-  for (size_t i = 0; i < in.keys.size(); ++i) in.keys[i] = in.keys[i % 24];
-  ExpectOracle(in);
 }
 
 // Logits are several hundred: most exponentials are 0, and references rise often.
@@ -212,112 +240,7 @@ Test(window_attention, follows_a_rising_maximum) {
   ExpectOracle(in);
 }
 
-// Results that scratch has no room for are computed again, to the same bytes.
-Test(window_attention, gives_the_same_bytes_in_any_scratch) {
-  Random random(
-      TestSeed("window_attention/gives_the_same_bytes_in_any_scratch"));
-  for (uint32_t n_tokens : {1u, 63u, 64u, 65u, 128u, 333u, 1000u}) {
-    const uint32_t window = std::min(n_tokens, 21u);
-    oracle::WindowAttentionInput in =
-        RandomInput(n_tokens, window, 3, 72, random);
-    if (n_tokens == 333) in.keys[72 * 100] = NAN;  // seen by every row
-    const size_t tile_bytes = size_t{3} * window * 64 * sizeof(float);
-    ForEachTarget([&](SimdTarget simd) {
-      const std::vector<float> best = RunKernel(simd, in);
-      for (size_t less = tile_bytes; less < (n_tokens / 64 + 2) * tile_bytes;
-           less += tile_bytes + 64) {
-        cr_assert(SameBytes(RunKernel(simd, in, {}, {}, less), best),
-                  "%s: %u tokens, %zu bytes less", simd.name, n_tokens, less);
-      }
-    });
-  }
-}
-
-// The heads of a group do not affect each other.
-Test(window_attention, of_a_group_equals_its_heads_alone) {
-  Random random(TestSeed("window_attention/of_a_group_equals_its_heads_alone"));
-  const oracle::WindowAttentionInput in = RandomInput(150, 11, 4, 40, random);
-  ForEachTarget([&](SimdTarget simd) {
-    const std::vector<float> together = RunKernel(simd, in);
-    for (uint32_t g = 0; g < in.group; ++g) {
-      oracle::WindowAttentionInput alone = in;
-      alone.group = 1;
-      const size_t n = size_t{in.window} * in.head_dim;
-      alone.queries.assign(in.queries.begin() + g * n,
-                           in.queries.begin() + (g + 1) * n);
-      const std::vector<float> expected(
-          together.begin() + g * in.n_tokens,
-          together.begin() + (g + 1) * in.n_tokens);
-      cr_assert(SameBytes(RunKernel(simd, alone), expected), "%s: head %u",
-                simd.name, g);
-    }
-  });
-}
-
-// One batch has all rows, or there are three by heads, or two by rows of each head's
-// window.
-struct Batching {
-  uint32_t n_tokens, window, group, head_dim;
-};
-constexpr Batching kBatchings[] = {
-    {150, 9, 3, 40}, {130, 100, 9, 1024}, {200, 150, 2, 3000}};
-
-Test(window_attention, matches_the_oracle_in_batches) {
-  Random random(TestSeed("window_attention/matches_the_oracle_in_batches"));
-  for (const Batching& b : kBatchings) {
-    ExpectOracle(b.n_tokens, b.window, b.group, b.head_dim, random);
-  }
-}
-
-Test(window_attention, reduces_heads_in_any_scratch_to_the_same_bytes) {
-  Random random(TestSeed(
-      "window_attention/reduces_heads_in_any_scratch_to_the_same_bytes"));
-  for (const Batching& b : kBatchings) {
-    const oracle::WindowAttentionInput in =
-        RandomInput(b.n_tokens, b.window, b.group, b.head_dim, random);
-    ForEachTarget([&](SimdTarget simd) {
-      const std::vector<float> heads = RunKernel(simd, in);
-      cr_assert(SameBytes(RunKernel(simd, in, {}, {}, SIZE_MAX), heads),
-                "%s: group %u", simd.name, b.group);
-      for (Reduce reduce : {Reduce::kMean, Reduce::kMax, Reduce::kSum}) {
-        std::vector<float> expected(b.n_tokens);
-        ReduceRows(simd, heads.data(), b.group, b.n_tokens, b.n_tokens, reduce,
-                   expected.data());
-        for (size_t less : {size_t{0}, SIZE_MAX}) {
-          cr_assert(
-              SameBytes(RunKernel(simd, in, {}, {}, less, reduce), expected),
-              "%s: group %u, reduce %d, %zu bytes less", simd.name, b.group,
-              static_cast<int>(reduce), less);
-        }
-      }
-    });
-  }
-}
-
-// Sets other options of rows, alone and together.
-void SetOptions(uint32_t options, oracle::WindowAttentionInput* in) {
-  in->past_only = (options & 1) != 0;
-  in->weigh_by_past = (options & 2) != 0;
-  in->max_of_rows = (options & 4) != 0;
-  if ((options & 8) == 0) return;
-  in->logit_heads = in->group;
-  in->group = 1;
-}
-
-Test(window_attention, options_of_rows_match_the_oracle) {
-  Random random(TestSeed("window_attention/options_of_rows"));
-  for (uint32_t options = 1; options < 16; ++options) {
-    for (const Batching& b : kBatchings) {
-      oracle::WindowAttentionInput in =
-          RandomInput(b.n_tokens, b.window, b.group, b.head_dim, random);
-      SetOptions(options, &in);
-      ExpectOracle(in);
-    }
-    oracle::WindowAttentionInput whole = RandomInput(70, 70, 3, 24, random);
-    SetOptions(options, &whole);
-    ExpectOracle(whole);
-  }
-}
+// ---- Measures ----
 
 // Shapes whose windows can be measured, around tiles and vectors.
 template <class Body>
@@ -337,15 +260,6 @@ void ForEachMeasuredCase(const char* seed, const Body& body) {
   }
 }
 
-Test(window_attention, adds_the_variance_of_rows_as_the_oracle) {
-  ForEachMeasuredCase("window_attention/adds_the_variance_of_rows",
-                      [](const auto& in) { ExpectOracle(in); });
-  Random random(TestSeed("window_attention/variance in batches"));
-  oracle::WindowAttentionInput in = RandomInput(130, 64, 20, 1024, random);
-  in.spread = 3.0f;
-  ExpectOracle(in);
-}
-
 void ExpectMeasure(const char* what, const char* target, double value,
                    const oracle::WindowAttentionResult::Measure& expected) {
   cr_assert(std::abs(value - expected.value) <= expected.tolerance,
@@ -360,6 +274,7 @@ Test(window_attention, measures_what_the_oracle_does) {
             oracle::WindowAttention(in);
         ForEachTarget([&](SimdTarget simd) {
           const std::vector<float> plain = RunKernel(simd, in);
+          ExpectWeights(in, expected, plain, simd.name);
           for (size_t less : {size_t{0}, SIZE_MAX}) {
             WindowMeasure dynamics;
             cr_assert(SameBytes(
@@ -375,6 +290,10 @@ Test(window_attention, measures_what_the_oracle_does) {
           }
         });
       });
+  Random random(TestSeed("window_attention/variance in batches"));
+  oracle::WindowAttentionInput in = RandomInput(130, 64, 20, 1024, random);
+  in.spread = 3.0f;
+  ExpectOracle(in);
 }
 
 // Equal weights have no variance in spite of rounding.
@@ -391,21 +310,7 @@ Test(window_attention, of_equal_keys_has_no_variance) {
   });
 }
 
-Test(window_attention, the_largest_logit_is_nan_if_one_is) {
-  Random random(TestSeed("window_attention/the_largest_logit"));
-  oracle::WindowAttentionInput in = RandomInput(100, 5, 3, 8, random);
-  in.logit_heads = 3;
-  in.group = 1;
-  in.queries[(1 * 5 + 2) * 8 + 3] = NAN;  // head 1, row 2
-  in.max_of_rows = true;
-  ForEachTarget([&](SimdTarget simd) {
-    const std::vector<float> weights = RunKernel(simd, in);
-    for (uint32_t j = 0; j < 100; ++j) {
-      cr_assert(std::isnan(weights[j]) == (j < 98), "%s: key %u is %g",
-                simd.name, j, static_cast<double>(weights[j]));
-    }
-  });
-}
+// ---- Log-sum-exps ----
 
 std::vector<float> LogSumExps(const oracle::WindowAttentionInput& in) {
   std::vector<float> lse;
@@ -427,9 +332,9 @@ std::vector<float> LogSumExps(const oracle::WindowAttentionInput& in) {
 // There is one pass, without room for exponentials.
 Test(window_attention, takes_log_sum_exps_in_place_of_a_pass) {
   Random random(TestSeed("window_attention/takes_log_sum_exps"));
-  for (const Batching& b :
-       {kBatchings[0], kBatchings[1], kBatchings[2], Batching{700, 700, 2, 64},
-        Batching{64, 64, 3, 5}, Batching{1, 1, 1, 3}}) {
+  for (const Shape& b :
+       {kBatchings[0], kBatchings[1], kBatchings[2], Shape{700, 700, 2, 64},
+        Shape{64, 64, 3, 5}, Shape{1, 1, 1, 3}}) {
     oracle::WindowAttentionInput in =
         RandomInput(b.n_tokens, b.window, b.group, b.head_dim, random);
     const oracle::WindowAttentionResult expected = oracle::WindowAttention(in);
@@ -453,6 +358,86 @@ Test(window_attention, takes_log_sum_exps_in_place_of_a_pass) {
         RunKernel(SimdTargetAt(0), in, {}, {}, SIZE_MAX, {}, other)[0]));
   }
 }
+
+// ---- Numbers that are not finite ----
+
+oracle::WindowAttentionInput Input() {
+  Random random(7);
+  return RandomInput(150, 20, 2, 8, random);
+}
+
+size_t CountNan(const std::vector<float>& weights, uint32_t head) {
+  const auto begin = weights.begin() + head * 150;
+  return static_cast<size_t>(
+      std::count_if(begin, begin + 150, [](float w) { return std::isnan(w); }));
+}
+
+// A NaN can hide a larger logit from a maximum, and its payload could look like an
+// exponent. Tries any place in a tile and any payload.
+Test(window_attention, nan_is_never_lost) {
+  for (uint32_t token = 0; token < 64; ++token) {
+    oracle::WindowAttentionInput in = Input();
+    uint32_t bits = 0x7FC00001u + token;
+    std::memcpy(&in.keys[token * 8], &bits, sizeof(bits));
+    for (uint32_t d = 0; d < 8; ++d)
+      in.keys[(token + 16) % 64 * 8 + d] *= 300.0f;
+    ForEachTarget([&](SimdTarget simd) {
+      cr_assert(CountNan(RunKernel(simd, in), 1) == 150, "%s: %u", simd.name,
+                token);
+    });
+  }
+}
+
+Test(window_attention, rows_of_log_sum_exp_minus_infinity_add_nothing) {
+  oracle::WindowAttentionInput in = Input();
+  in.group = 1;
+  in.queries.resize(size_t{20} * 8);
+  ForEachTarget([&](SimdTarget simd) {
+    std::vector<float> lse(20, 5.0f);
+    in.biases.assign(150, -kInfinity);
+    in.biases[150 - 4] = 0.5f;  // seen by the last four rows
+    std::fill_n(lse.begin(), 20 - 4, -kInfinity);
+    std::vector<float> weights = RunKernel(simd, in, {}, {}, 0, {}, lse);
+    for (uint32_t j = 0; j < 150; ++j) {
+      cr_assert(j == 150 - 4 ? weights[j] > 0.0f : weights[j] == 0.0f,
+                "%s: %u is %g", simd.name, j, static_cast<double>(weights[j]));
+    }
+    // What is given counts, but NaN stays.
+    in.biases.assign(150, 80.0f);
+    std::fill_n(lse.begin(), 20, -kInfinity);
+    for (const float w : RunKernel(simd, in, {}, {}, 0, {}, lse)) {
+      cr_assert(w == 0.0f, "%s: %g", simd.name, static_cast<double>(w));
+    }
+    in.biases[9] = kNan;
+    weights = RunKernel(simd, in, {}, {}, 0, {}, lse);
+    cr_assert(std::isnan(weights[9]), "%s", simd.name);
+    lse[2] = kInfinity;
+    weights = RunKernel(simd, in, {}, {}, 0, {}, lse);
+    cr_assert(CountNan(weights, 0) == 150 - 20 + 3, "%s", simd.name);
+  });
+}
+
+// Products that overflow f32 are infinite to the kernel, not to the oracle. The
+// kernel only promises to return and to leave the other head alone.
+Test(window_attention, overflow_is_confined) {
+  oracle::WindowAttentionInput in = Input();
+  in.queries[4 * 8] = 3e38f;
+  in.keys[9 * 8] = 3e38f;
+  for (uint32_t w = 0; w < 20; ++w) in.queries[(20 + w) * 8] = 0.0f;
+  ForEachTarget([&](SimdTarget simd) {
+    cr_assert(CountNan(RunKernel(simd, in), 1) == 0, "%s", simd.name);
+  });
+}
+
+Test(window_attention, scale_may_be_zero_or_nan) {
+  oracle::WindowAttentionInput in = Input();
+  in.scale = 0.0f;
+  ExpectOracle(in);
+  in.scale = kNan;
+  ExpectOracle(in);
+}
+
+// ---- Scratch ----
 
 Test(window_attention, has_scratch_that_serves_any_window) {
   for (uint32_t n_tokens : {1u, 64u, 1000u, 5000u}) {

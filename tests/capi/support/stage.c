@@ -185,6 +185,28 @@ static kvevict_plan* PlanOf(kvevict_context* context, const char* text) {
   return plan;
 }
 
+/* In memory of the test's own, or of the cache. */
+static void CreateCache(test_stage* s, bool in_own) {
+  s->options.memory = NULL;
+  s->options.memory_bytes = 0;
+  EXPECT_OK(kvevict_paged_cache_bytes(s->plan, &s->options, &s->memory_bytes));
+  if (in_own) {
+    s->memory = aligned_alloc(256, (s->memory_bytes + 512 + 255) / 256 * 256);
+    memset(s->memory, TEST_GUARD, s->memory_bytes + 512);
+    s->options.memory = s->memory + 256;
+    s->options.memory_bytes = s->memory_bytes;
+  }
+  EXPECT_OK(kvevict_paged_cache_create(s->plan, &s->options, &s->cache));
+}
+
+void test_stage_resize(test_stage* s, uint32_t block_size, uint32_t n_blocks) {
+  kvevict_paged_cache_destroy(s->cache);
+  free(s->memory);
+  s->options.block_size = block_size;
+  s->options.n_blocks = n_blocks;
+  CreateCache(s, true);
+}
+
 void test_stage_begin(test_stage* s, test_random* random, const char* policy) {
   memset(s, 0, sizeof *s);
   s->random = random;
@@ -195,15 +217,7 @@ void test_stage_begin(test_stage* s, test_random* random, const char* policy) {
   s->options.n_blocks =
       test_random_between(random, 4, 160 / s->options.block_size);
   s->options.layout = (kvevict_block_layout)test_random_below(random, 2);
-  EXPECT_OK(kvevict_paged_cache_bytes(s->plan, &s->options, &s->memory_bytes));
-  if (test_random_coin(random)) {
-    s->memory =
-        aligned_alloc(256, (s->memory_bytes + 256 + 256 + 255) / 256 * 256);
-    memset(s->memory, TEST_GUARD, s->memory_bytes + 512);
-    s->options.memory = s->memory + 256;
-    s->options.memory_bytes = s->memory_bytes;
-  }
-  EXPECT_OK(kvevict_paged_cache_create(s->plan, &s->options, &s->cache));
+  CreateCache(s, test_random_coin(random));
   const kvevict_workspace size =
       test_workspace(s->plan, KVEVICT_OPERATION_EVICT, 0);
   s->workspace_bytes = size.best_bytes;
@@ -230,20 +244,23 @@ void test_stage_end(test_stage* s) {
 
 /* ---- Operations ---- */
 
+test_actor* test_stage_fork(test_stage* s, const test_actor* from) {
+  test_actor* const a = &s->actors[s->n_actors++];
+  *a = *from;
+  EXPECT_OK(kvevict_paged_sequence_fork(from->cached, &a->cached, NULL));
+  EXPECT_OK(kvevict_sequence_fork(from->sequence, NULL, &a->sequence, NULL));
+  return a;
+}
+
 void test_stage_add(test_stage* s) {
-  test_actor* const a = &s->actors[s->n_actors];
-  memset(a, 0, sizeof *a);
-  if (s->n_actors == 0 || test_random_coin(s->random)) {
-    EXPECT_OK(kvevict_paged_sequence_create(s->cache, &a->cached));
-    EXPECT_OK(kvevict_sequence_create(s->plan, &a->sequence));
-  } else {
-    const test_actor* const from =
-        &s->actors[test_random_below(s->random, s->n_actors)];
-    *a = *from;
-    EXPECT_OK(kvevict_paged_sequence_fork(from->cached, &a->cached, NULL));
-    EXPECT_OK(kvevict_sequence_fork(from->sequence, NULL, &a->sequence, NULL));
+  if (s->n_actors > 0 && !test_random_coin(s->random)) {
+    test_stage_fork(s, &s->actors[test_random_below(s->random, s->n_actors)]);
+    return;
   }
-  ++s->n_actors;
+  test_actor* const a = &s->actors[s->n_actors++];
+  memset(a, 0, sizeof *a);
+  EXPECT_OK(kvevict_paged_sequence_create(s->cache, &a->cached));
+  EXPECT_OK(kvevict_sequence_create(s->plan, &a->sequence));
 }
 
 static uint32_t StoredBy(const test_actor* a, uint32_t l, uint32_t head) {

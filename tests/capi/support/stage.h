@@ -43,8 +43,12 @@ typedef struct test_stage {
 void test_stage_begin(test_stage* s, test_random* random, const char* policy);
 void test_stage_end(test_stage* s);
 
-/* Creates a sequence or forks one; destroys actor i. */
+/* Makes the cache anew, before sequences are added. */
+void test_stage_resize(test_stage* s, uint32_t block_size, uint32_t n_blocks);
+
+/* Creates a sequence or forks one; forks this one; destroys actor i. */
 void test_stage_add(test_stage* s);
+test_actor* test_stage_fork(test_stage* s, const test_actor* from);
 void test_stage_remove(test_stage* s, uint32_t i);
 
 /* Random operations on an actor. Overwriting touches rows that are shared or not. */
