@@ -279,26 +279,6 @@ Test(report_mass, of_what_loses_nothing_is_whole) {
   test_model_destroy(m);
 }
 
-/* Reporting the mass changes no keep set, however a policy pools and reads keys. */
-Test(report_mass, changes_no_keep_set) {
-  static const char* const kPolicies[] = {
-      "snapkv:budget=60,window=8", "snapkv:budget=60,window=8,scope=model",
-      "snapkv:budget=60,window=8,heads=adaptive-blend,normalize=yes",
-      "cake:budget=60,window=8", "tova:budget=60"};
-  for (int p = 0; p < 5; ++p) {
-    test_model* with = Model(kPolicies[p], 1);
-    test_model* without = Model(kPolicies[p], 0);
-    cr_expect_geq(with->workspace_bytes, without->workspace_bytes);
-    test_model_step(with, 200);
-    test_model_step(without, 200);
-    EXPECT_OK(test_model_evict(with, NULL, NULL));
-    EXPECT_OK(test_model_evict(without, NULL, NULL));
-    test_expect_same_tokens(with, without, kPolicies[p]);
-    test_model_destroy(with);
-    test_model_destroy(without);
-  }
-}
-
 Test(report_mass, options_are_checked) {
   test_model* m = Model("snapkv:budget=60,window=8", 0);
   kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;

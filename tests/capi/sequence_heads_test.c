@@ -40,50 +40,6 @@ static void ExpectCounts(const given* g, uint32_t a, uint32_t b,
   test_model_check(g->m, what);
 }
 
-/* Halves round to even as in the authors' code: 5 and 15 of 10 won tokens give 7.5
- * and 12.5. */
-Test(heads, a_blend_rounds_halves_to_even) {
-  given g;
-  Start(&g, "custom:sink=0,budget=10,heads=adaptive-blend,floor=0.5", 70);
-  for (int l = 0; l < kLayers; ++l) {
-    for (int t = 0; t < kRow; ++t) {
-      g.scores[l][0][t] = t < 5 ? 2.0f : 0.0f;
-      g.scores[l][1][t] = t < 15 ? 2.0f : 0.0f;
-    }
-  }
-  EXPECT_OK(test_model_evict(g.m, &g.options, NULL));
-  ExpectCounts(&g, 8, 12, "halves");
-  test_model_destroy(g.m);
-}
-
-/* Nothing is below the threshold, so nothing is evicted, and trims go as far back
- * as without an eviction. */
-Test(heads, a_threshold_that_all_reach_evicts_nothing) {
-  given g;
-  Start(&g, "custom:sink=0,recent=4,heads=threshold,threshold=-2", 70);
-  kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
-  EXPECT_OK(test_model_evict(g.m, &g.options, &report));
-  cr_expect_eq(report.evicted, 0);
-  cr_expect_eq(report.tokens_after, 2 * 70);
-  ExpectCounts(&g, 70, 70, "above the threshold");
-  /* This is in one layer only. */
-  for (int t = 0; t < 50; ++t) g.scores[1][0][t] = -2.5f;
-  EXPECT_OK(kvevict_sequence_trim_to(g.m->sequence, 60, NULL));
-  g.m->n_seen = 60;
-  EXPECT_OK(test_model_evict(g.m, &g.options, &report));
-  cr_expect_eq(report.evicted, 1);
-  cr_expect_eq(report.tokens_before, 2 * 60);
-  cr_expect_eq(report.tokens_after, 60 + 60);
-  cr_expect_eq(report.bytes_before - report.bytes_after,
-               50 * test_model_row_bytes(g.m, 1));
-  const uint32_t want[2][2] = {{60, 60}, {10, 60}};
-  for (uint32_t i = 0; i < 4; ++i) {
-    cr_expect_eq(test_model_stored_of(g.m, i / 2, i % 2), want[i / 2][i % 2]);
-  }
-  test_model_check(g.m, "one layer");
-  test_model_destroy(g.m);
-}
-
 /* Layers with one cache keep what the first one's scores say. */
 Test(heads, layers_of_one_cache_share_its_counts) {
   given g;

@@ -225,6 +225,7 @@ static test_model* DrawModel(test_random* random, const kind* k) {
   spec.n_companions = test_random_below(random, 3);
   spec.n_threads = test_random_between(random, 1, 4);
   spec.draft_tokens = test_random_below(random, 4);
+  spec.report_mass = test_random_below(random, 2);
   DrawBudgets(random, k->least, budgets);
   spec.head_budgets = (k->flags & kHeadBudgets) != 0 ? budgets : NULL;
   test_model* m = test_model_create(&spec, *random);

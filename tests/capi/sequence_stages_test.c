@@ -39,25 +39,6 @@ static void Start(given* g, const char* policy, uint32_t n, uint64_t seed) {
   test_model_append(g->m, n);
 }
 
-/* All scores are alike, so the first tokens stay whatever their weights. */
-Test(stages, equal_scores_are_chronological_as_far_as_secured) {
-  given g;
-  Start(&g, "custom:sink=0,budget=20,weight=given,secure=0.5", 80, 1);
-  for (int l = 0; l < kLayers; ++l) {
-    for (int h = 0; h < kHeads; ++h) {
-      for (int i = 0; i < kRow; ++i) {
-        g.scores[l][h][i] = 1;
-        g.weights[l][h][i] = (float)i;
-      }
-    }
-  }
-  EXPECT_OK(test_model_evict(g.m, &g.options, NULL));
-  int32_t kept[kRow];
-  test_model_positions(g.m, 1, 1, kept);
-  for (int i = 0; i < 20; ++i) cr_expect_eq(kept[i], i < 10 ? i : 60 + i);
-  test_model_destroy(g.m);
-}
-
 /* Nothing refines the scores here, or the context has only a few tokens. */
 Test(stages, mean_nothing_where_scores_are_not_refined) {
   static const char* const kPairs[][2] = {

@@ -8,21 +8,6 @@ static test_model* Model(void) {
   return test_model_of("snapkv:budget=60,window=8", 1);
 }
 
-Test(sequence, is_empty_when_created) {
-  test_model* m = Model();
-  uint32_t length = 99;
-  EXPECT_OK(kvevict_sequence_logical_length(m->sequence, &length));
-  cr_expect_eq(length, 0);
-  for (uint32_t layer = 0; layer < 2; ++layer) {
-    cr_expect_eq(test_model_stored(m, layer), 0);
-    size_t n = 99;
-    EXPECT_OK(
-        kvevict_sequence_keep_positions(m->sequence, layer, 0, NULL, 0, &n));
-    cr_expect_eq(n, 0);
-  }
-  test_model_destroy(m);
-}
-
 Test(sequence, reset_forgets_everything_and_allocates_nothing) {
   test_model* m = Model();
   test_model_step(m, 100);
