@@ -8,7 +8,7 @@
 
 #include "tests/capi/support/model.h"
 
-enum { TEST_CHOICE_HEADS = 4, TEST_CHOICE_TOKENS = 256 };
+enum { TEST_CHOICE_HEADS = 4, TEST_CHOICE_TOKENS = 400 };
 
 /* Scores and weights that an eviction is given. */
 typedef struct test_given {
