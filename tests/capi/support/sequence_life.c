@@ -566,6 +566,9 @@ void test_live(test_model* m, uint32_t n_protect, test_random* random,
   Append(&a, test_random_below(random, decodes || waits ? kPrompt : 100));
   if (decodes || waits) EndPrompt(&a);
   for (int step = 0; step < (decodes ? 60 : 18); ++step) Step(&a, decodes);
+  const uint32_t room = m->spec.max_tokens - Longest(&a, &a.now);
+  if (a.now.n_seen + room < kPositions) Append(&a, room);
+  Evict(&a);
   for (uint32_t l = 0; l < kLayers; ++l) free(a.tables[l]);
   test_model_destroy(m);
 }
