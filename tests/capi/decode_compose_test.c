@@ -1,9 +1,10 @@
 /* One policy evicts the prompt and another one decodes: forks under another plan
- * against a naive model of positions. */
+ * against the oracle's choice at every step. */
 #include <stdio.h>
 
 #include "kvevict/batch.h"
 #include "kvevict/experimental.h"
+#include "tests/capi/support/choice.h"
 #include "tests/capi/support/copies.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/inputs.h"
@@ -57,119 +58,37 @@ static void ExpectSame(const tokens* a, const tokens* b, const char* what) {
   }
 }
 
-/* ---- What a step should leave ---- */
-
-typedef struct rule {
-  uint32_t budget, n_sink, n_recent;
-  kvevict_scope scope;
-  double tolerance;
-} rule;
-
-/* [layer][head][slot]: what the policy ranks by. */
-typedef double all_scores[kLayers][kHeads][kSlots];
-
-/* The sum over the heads that share this head's list. */
-static double Score(const rule* r, all_scores scores, uint32_t layer,
-                    uint32_t head, uint32_t slot) {
-  double sum = 0;
-  for (uint32_t l = 0; l < kLayers; ++l) {
-    for (uint32_t h = 0; h < kHeads; ++h) {
-      const bool shares = r->scope == KVEVICT_SCOPE_MODEL ||
-                          (l == layer && (h == head || r->scope != 0));
-      if (shares) sum += scores[l][h][slot];
-    }
-  }
-  return sum;
-}
-
-/* Fails unless the slots left are the ones before without the lowest scores. The
- * later of two equal tokens goes. NULL scores let any token go within the rule. */
-static void ExpectLeft(const rule* r, all_scores* scores, const tokens* before,
-                       const tokens* after, const char* what) {
-  for (uint32_t l = 0; l < kLayers; ++l) {
-    for (uint32_t h = 0; h < kHeads; ++h) {
-      const uint32_t n = before->n[l][h];
-      const uint32_t n_left = n < r->budget ? n : r->budget;
-      EXPECT(after->n[l][h] == n_left, "%s: layer %u, head %u holds %u, not %u",
-             what, l, h, after->n[l][h], n_left);
-      double least = 1e300, most = -1e300; /* lowest kept, highest lost */
-      uint32_t at = 0;
-      for (uint32_t i = 0; i < n; ++i) {
-        const bool is_forced = i < r->n_sink || i + r->n_recent >= n;
-        const bool stays = at < n_left && after->positions[l][h][at] ==
-                                              before->positions[l][h][i];
-        const double score = scores == NULL ? 0 : Score(r, *scores, l, h, i);
-        at += stays;
-        EXPECT(stays || !is_forced, "%s: layer %u, head %u lost slot %u", what,
-               l, h, i);
-        if (stays && !is_forced && score < least) least = score;
-        if (!stays && score > most) most = score;
-      }
-      EXPECT(at == n_left, "%s: layer %u, head %u holds tokens it had not",
-             what, l, h);
-      EXPECT(least >= most * (1 - r->tolerance),
-             "%s: layer %u, head %u lost %g before %g", what, l, h, most,
-             least);
-    }
-  }
-}
-
-/* The numbers differ by token, head and step, and add up exactly. */
-static double DrawSum(uint32_t l, uint32_t h, int32_t position, uint32_t step) {
-  test_random random = {((uint64_t)position * 8 + l * 2 + h) * 1000 + step};
-  (void)test_random_u64(&random);
-  return test_random_below(&random, 1 << 20);
-}
+/* ---- What every step should leave ---- */
 
 /* The engine hands over the sums of all slots. */
-static void GiveSums(const test_model* m, uint32_t step, all_scores scores,
-                     float (*sums)[kHeads][kSlots], test_inputs* inputs,
-                     kvevict_evict_options* options) {
-  tokens held;
-  Read(m, &held);
-  test_give_scores(options, inputs, kLayers, &sums[0][0][0], kHeads * kSlots,
-                   kSlots);
+static void GiveSums(test_given* given, kvevict_evict_options* options,
+                     test_random* random) {
+  test_give(given, kLayers, options);
   for (uint32_t l = 0; l < kLayers; ++l) {
-    inputs->inputs[l].attention_sums = inputs->inputs[l].scores;
-    inputs->inputs[l].scores = NULL;
-    inputs->inputs[l].n_sum_heads = kHeads;
-    for (uint32_t h = 0; h < kHeads; ++h) {
-      for (uint32_t i = 0; i < held.n[l][h]; ++i) {
-        scores[l][h][i] = DrawSum(l, h, held.positions[l][h][i], step);
-        sums[l][h][i] = (float)scores[l][h][i];
-      }
+    kvevict_signal_inputs* const in = &given->inputs.inputs[l];
+    for (uint32_t i = 0; i < kHeads * TEST_CHOICE_TOKENS; ++i) {
+      given->scores[l][i / TEST_CHOICE_TOKENS][i % TEST_CHOICE_TOKENS] =
+          (float)test_random_below(random, 1 << 20);
     }
+    in->attention_sums = in->scores;
+    in->scores = NULL;
+    in->n_sum_heads = kHeads;
   }
 }
 
 static void Decode(test_model* m, const char* what) {
-  const oracle_policy* p = &m->policy;
-  const bool by_sums = p->kind == ORACLE_H2O;
-  const bool by_window = p->kind == ORACLE_TOVA;
-  kvevict_resolved_policy rp = {.struct_size = sizeof rp};
-  EXPECT_OK(kvevict_policy_resolve(m->policy_handle, kSlots, &rp));
-  const rule r = {rp.budget, rp.n_sink, rp.n_recent, p->scope,
-                  by_sums ? 0 : 1e-5};
+  static test_given given;
+  static test_choice choice;
+  test_random random = {5};
   /* Rows of another window are not copied. */
   test_model_observe(m, m->n_seen - 8, 8);
   for (uint32_t step = 0; step < kSteps; ++step) {
-    tokens before, after;
-    static all_scores scores;
-    static float sums[kLayers][kHeads][kSlots];
-    test_inputs inputs;
     kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
     test_model_step(m, 1);
-    Read(m, &before);
-    if (by_sums) GiveSums(m, step, scores, sums, &inputs, &options);
-    for (uint32_t l = 0; by_window && l < kLayers; ++l) {
-      for (uint32_t h = 0; h < kHeads; ++h) {
-        test_model_oracle_scores_of(m, l, h, scores[l][h]);
-      }
-    }
+    if (m->policy.kind == ORACLE_H2O) GiveSums(&given, &options, &random);
+    test_choose(m, &options, &given, NULL, &choice);
     EXPECT_OK(test_model_evict(m, &options, NULL));
-    Read(m, &after);
-    ExpectLeft(&r, by_sums || by_window ? &scores : NULL, &before, &after,
-               what);
+    test_expect_chosen(m, &given, &choice, what);
   }
   test_model_check(m, what);
 }
@@ -181,7 +100,7 @@ static const char* const kDecoding[] = {
     "streaming-llm:budget=36,sink=4",
     "tova:budget=30,sink=0,window=1,pool=none,scope=",
     "h2o:budget=32,sink=0,recent=6,pool=none,rows=sum,scope=",
-    "r-kv:budget=34,sink=2,window=4,scope=",
+    "r-kv:budget=34,sink=2,window=4,redundancy=0,scope=",
     "knorm:budget=33,sink=1,recent=5,scope="};
 
 Test(decode_compose, tokens_go_on_under_another_policy) {
@@ -229,6 +148,7 @@ Test(decode_compose, heads_that_chose_apart_may_stream) {
   options.head_budgets_len = kLayers * kHeads;
   EXPECT_OK(
       test_model_go_on(m, "streaming-llm:budget=36,sink=4", NULL, &options));
+  m->spec.head_budgets = budgets;
   Decode(m, "a budget for each head");
   test_model_destroy(m);
 }

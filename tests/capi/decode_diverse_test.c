@@ -130,6 +130,63 @@ static void Drop(layer_state* a, uint32_t first, uint32_t n) {
   a->n -= n;
 }
 
+/* Chooses the blocks between both ends of a list. False if rounding may decide. */
+static bool Choose(const settings* s, const layer_state* a, uint32_t layer,
+                   uint32_t first_head, uint32_t end_head, bool higher,
+                   uint32_t n_blocks, uint32_t most, const float* scores,
+                   const uint8_t* must, uint8_t* stays) {
+  double mass[kMostBlocks], total = 0.0, sum = 0.0;
+  uint32_t n = 0;
+  for (uint32_t k = 0; k < n_blocks; ++k) {
+    mass[k] = 0.0;
+    for (uint32_t i = 0; i < s->block; ++i) {
+      mass[k] += (double)scores[s->start + k * s->block + i];
+    }
+    total += mass[k];
+    stays[k] = must[k];
+    if (must[k]) sum += mass[k];
+    n += must[k];
+  }
+  while (n < most && sum < s->mass * total) {
+    if (fabs(sum - s->mass * total) < 1e-5 * total) return false;
+    uint32_t best = n_blocks;
+    for (uint32_t k = 0; k < n_blocks; ++k) {
+      if (stays[k]) continue;
+      if (best == n_blocks || mass[k] > mass[best] ||
+          (mass[k] == mass[best] && higher)) {
+        best = k;
+      }
+    }
+    stays[best] = 1;
+    sum += mass[best];
+    ++n;
+  }
+  if (n < most && fabs(sum - s->mass * total) < 1e-5 * total) return false;
+  if (n == most) return true;
+  double similarity[kMostBlocks], doubt[kMostBlocks], gap = INFINITY;
+  uint8_t taken[kMostBlocks];
+  memcpy(taken, stays, n_blocks);
+  FindSimilarity(s, a, layer, first_head, end_head, n_blocks, taken, similarity,
+                 doubt);
+  for (; n < most; ++n) {
+    uint32_t least = n_blocks;
+    for (uint32_t k = 0; k < n_blocks; ++k) {
+      if (!stays[k] &&
+          (least == n_blocks || similarity[k] < similarity[least])) {
+        least = k;
+      }
+    }
+    stays[least] = 2;
+  }
+  for (uint32_t k = 0; k < n_blocks; ++k) {
+    for (uint32_t j = 0; j < n_blocks && stays[k] == 2; ++j) {
+      if (stays[j]) continue;
+      gap = fmin(gap, similarity[j] - similarity[k] - doubt[j] - doubt[k]);
+    }
+  }
+  return gap > 0.0;
+}
+
 /* False if rounding to f32 may decide. The later of two equal blocks stays. */
 static bool Evict(const settings* s, layer_state* a, uint32_t layer,
                   tally* count) {
@@ -137,56 +194,21 @@ static bool Evict(const settings* s, layer_state* a, uint32_t layer,
   FindScores(a);
   const uint32_t n_blocks =
       a->n / s->block - s->recent / s->block - s->start / s->block;
-  const uint32_t most = (s->max - s->start - s->recent) / s->block;
-  double mass[kMostBlocks], total = 0.0, sum = 0.0;
-  uint8_t taken[kMostBlocks] = {0};
-  for (uint32_t k = 0; k < n_blocks; ++k) {
-    mass[k] = 0.0;
-    for (uint32_t i = 0; i < s->block; ++i) {
-      mass[k] += a->score[s->start + k * s->block + i];
-    }
-    total += mass[k];
-  }
-  uint32_t n_taken = 0;
-  for (; sum < s->mass * total && n_taken < most; ++n_taken) {
-    uint32_t best = n_blocks;
-    for (uint32_t k = 0; k < n_blocks; ++k) {
-      if (!taken[k] && (best == n_blocks || mass[k] >= mass[best])) best = k;
-    }
-    if (fabs(sum - s->mass * total) < 1e-5 * total) return false;
-    taken[best] = 1;
-    sum += mass[best];
-  }
-  if (n_taken < most && fabs(sum - s->mass * total) < 1e-5 * total)
+  float scores[kMostSlots];
+  uint8_t must[kMostBlocks] = {0}, stays[kMostBlocks];
+  bool by_keys = false;
+  for (uint32_t t = 0; t < a->n; ++t) scores[t] = (float)a->score[t];
+  if (!Choose(s, a, layer, 0, kHeads, true, n_blocks,
+              (s->max - s->start - s->recent) / s->block, scores, must,
+              stays)) {
     return false;
-  uint8_t stays[kMostBlocks];
-  memcpy(stays, taken, sizeof stays);
-  if (n_taken < most) {
-    double similarity[kMostBlocks], doubt[kMostBlocks];
-    FindSimilarity(s, a, layer, 0, kHeads, n_blocks, taken, similarity, doubt);
-    double last = -INFINITY, last_doubt = 0.0;
-    for (uint32_t i = n_taken; i < most; ++i) {
-      uint32_t least = n_blocks;
-      for (uint32_t k = 0; k < n_blocks; ++k) {
-        if (!stays[k] &&
-            (least == n_blocks || similarity[k] <= similarity[least])) {
-          least = k;
-        }
-      }
-      stays[least] = 1;
-      last = similarity[least];
-      if (doubt[least] > last_doubt) last_doubt = doubt[least];
-    }
-    for (uint32_t k = 0; k < n_blocks; ++k) {
-      if (!stays[k] && similarity[k] - doubt[k] < last + last_doubt)
-        return false;
-    }
-    ++count->n_by_keys;
   }
   ++count->n_evictions;
   for (uint32_t k = n_blocks; k-- > 0;) {
+    by_keys = by_keys || stays[k] == 2;
     if (!stays[k]) Drop(a, s->start + k * s->block, s->block);
   }
+  count->n_by_keys += by_keys;
   a->n_queued = 0;
   return true;
 }
@@ -331,62 +353,6 @@ Test(decode_diverse,
 }
 
 /* ---- Any scores that are a mass, lists of heads, and what must stay ---- */
-
-/* Chooses the blocks between both ends of a list. False if rounding may decide. */
-static bool Choose(const settings* s, const layer_state* a, uint32_t layer,
-                   uint32_t first_head, uint32_t end_head, bool higher,
-                   uint32_t n_blocks, uint32_t most, const float* scores,
-                   const uint8_t* must, uint8_t* stays) {
-  double mass[kMostBlocks], total = 0.0, sum = 0.0;
-  uint32_t n = 0;
-  for (uint32_t k = 0; k < n_blocks; ++k) {
-    mass[k] = 0.0;
-    for (uint32_t i = 0; i < s->block; ++i) {
-      mass[k] += (double)scores[s->start + k * s->block + i];
-    }
-    total += mass[k];
-    stays[k] = must[k];
-    if (must[k]) sum += mass[k];
-    n += must[k];
-  }
-  while (n < most && sum < s->mass * total) {
-    if (fabs(sum - s->mass * total) < 1e-5 * total) return false;
-    uint32_t best = n_blocks;
-    for (uint32_t k = 0; k < n_blocks; ++k) {
-      if (stays[k]) continue;
-      if (best == n_blocks || mass[k] > mass[best] ||
-          (mass[k] == mass[best] && higher)) {
-        best = k;
-      }
-    }
-    stays[best] = 1;
-    sum += mass[best];
-    ++n;
-  }
-  if (n < most && fabs(sum - s->mass * total) < 1e-5 * total) return false;
-  double similarity[kMostBlocks], doubt[kMostBlocks], gap = INFINITY;
-  uint8_t taken[kMostBlocks];
-  memcpy(taken, stays, n_blocks);
-  FindSimilarity(s, a, layer, first_head, end_head, n_blocks, taken, similarity,
-                 doubt);
-  for (; n < most; ++n) {
-    uint32_t least = n_blocks;
-    for (uint32_t k = 0; k < n_blocks; ++k) {
-      if (!stays[k] &&
-          (least == n_blocks || similarity[k] < similarity[least])) {
-        least = k;
-      }
-    }
-    stays[least] = 2;
-  }
-  for (uint32_t k = 0; k < n_blocks; ++k) {
-    for (uint32_t j = 0; j < n_blocks && stays[k] == 2; ++j) {
-      if (stays[j]) continue;
-      gap = fmin(gap, similarity[j] - similarity[k] - doubt[j] - doubt[k]);
-    }
-  }
-  return gap > 0.0;
-}
 
 static void RunCustom(const char* text, settings s, bool of_layer, bool higher,
                       uint32_t n_keep, tally* count, test_random* random) {

@@ -16,49 +16,6 @@ static test_model* Model(const char* policy, uint64_t seed) {
   return test_model_create(&spec, (test_random){seed});
 }
 
-/* Every slot of the prompt keeps its token. Only later tokens go. */
-Test(decode, of_pinned_prompts_every_token_stays) {
-  test_model* m = Model("knorm:sink=0,budget=50,prompt=pinned", 5);
-  test_model_step(m, 40);
-  EXPECT_OK(test_model_evict(m, NULL, NULL));
-  EXPECT_OK(kvevict_sequence_end_prompt(m->sequence));
-  for (uint32_t step = 0; step < 300; ++step) {
-    test_model_step(m, 1);
-    EXPECT_OK(test_model_evict(m, NULL, NULL));
-  }
-  for (uint32_t l = 0; l < kLayers; ++l) {
-    for (uint32_t h = 0; h < 2; ++h) {
-      int32_t positions[kMostSlots];
-      EXPECT(test_model_stored_of(m, l, h) == 50, "layer %u, head %u", l, h);
-      test_model_positions(m, l, h, positions);
-      for (int32_t i = 0; i < 40; ++i) EXPECT(positions[i] == i, "slot %d", i);
-    }
-  }
-  test_model_check(m, "pinned");
-  test_model_destroy(m);
-}
-
-/* The layers held different numbers of tokens when the prompt ended. */
-Test(decode, layers_have_prompts_of_their_own) {
-  test_model* m = Model(
-      "streaming-llm:budget=20,sink=2,split=geometric,alpha=0.7,prompt=beside",
-      6);
-  test_model_step(m, 30);
-  EXPECT_OK(kvevict_sequence_end_prompt(m->sequence));
-  for (uint32_t step = 0; step < 200; ++step) {
-    test_model_step(m, 1);
-    EXPECT_OK(test_model_evict(m, NULL, NULL));
-  }
-  uint32_t budgets[kLayers];
-  EXPECT_OK(kvevict_policy_layer_budgets(m->policy_handle, kMostSlots, budgets,
-                                         kLayers));
-  for (uint32_t l = 0; l < kLayers; ++l) {
-    EXPECT(test_model_stored(m, l) == budgets[l] + 30, "layer %u holds %u", l,
-           test_model_stored(m, l));
-  }
-  test_model_destroy(m);
-}
-
 /* An earlier eviction by another rule left layers with pinned prompts of
  * different lengths. Layers of one length are selected together. */
 Test(decode, pinned_prompts_that_do_not_fit_are_refused) {

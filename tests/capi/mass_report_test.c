@@ -1,10 +1,10 @@
 /* kvevict_sequence_report() says which share of the mass each list keeps. */
 #include <math.h>
 
+#include "tests/capi/support/choice.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/ranges.h"
-#include "tests/oracle/select.h"
 
 enum { kMaxTokens = 400, kHeads = 2, kLayers = 2, kMostLists = 4 };
 
@@ -42,14 +42,6 @@ static void ExpectAll(const test_model* m, float kept, float largest,
   }
 }
 
-typedef struct trial {
-  test_model* m;
-  float scores[kLayers][kHeads][kMaxTokens];
-  test_inputs inputs;
-  uint32_t n[kLayers][kHeads];
-  int32_t positions[kLayers][kHeads][kMaxTokens];
-} trial;
-
 /* Scores are quarters, so that sums are exact. */
 static float RandomScore(test_random* random, bool below_zero) {
   switch (test_random_below(random, 20)) {
@@ -67,23 +59,15 @@ static float RandomScore(test_random* random, bool below_zero) {
 }
 
 /* Checks the list of a layer and head by what it holds now. */
-static void ExpectMass(const trial* t, uint32_t l, uint32_t h,
-                       const kvevict_list_report* told, const char* what) {
-  const oracle_policy* p = &t->m->policy;
-  const uint32_t n = t->n[l][h];
-  float rows[kLayers * kHeads * kMaxTokens], scores[kMaxTokens];
-  uint32_t n_rows = 0;
-  for (uint32_t l2 = 0; l2 < kLayers; ++l2) {
-    for (uint32_t h2 = 0; h2 < kHeads; ++h2) {
-      if (l2 != l && p->scope != KVEVICT_SCOPE_MODEL) continue;
-      if (h2 != h && p->scope == KVEVICT_SCOPE_KV_HEAD) continue;
-      memcpy(rows + (size_t)n_rows++ * n, t->scores[l2][h2], n * sizeof *rows);
-    }
-  }
-  oracle_combine(rows, n_rows, n, p->over, scores);
+static void ExpectMass(const test_model* m, const test_choice_head* head,
+                       uint32_t l, uint32_t h, const kvevict_list_report* told,
+                       const char* what) {
+  const oracle_policy* p = &m->policy;
+  const uint32_t n = head->n;
+  const double* scores = head->scores;
   int32_t positions[kMaxTokens];
-  test_model_positions(t->m, l, h, positions);
-  const uint32_t n_now = test_model_stored_of(t->m, l, h);
+  test_model_positions(m, l, h, positions);
+  const uint32_t n_now = test_model_stored_of(m, l, h);
   double all = 0.0, kept = 0.0, largest = 0.0;
   bool below_zero = false;
   uint32_t next = 0;
@@ -94,14 +78,13 @@ static void ExpectMass(const trial* t, uint32_t l, uint32_t h,
     const uint32_t first = next;
     bool of_below = false;
     for (uint32_t i = begin; i < end; ++i) {
-      const bool stays =
-          next < n_now && positions[next] == t->positions[l][h][i];
+      const bool stays = next < n_now && positions[next] == head->positions[i];
       next += stays;
       if (!isfinite(scores[i])) continue;
-      of_below = of_below || scores[i] < 0.0f;
-      of_all += (double)scores[i];
-      if (stays) of_kept += (double)scores[i];
-      if (!stays) largest = fmax(largest, (double)scores[i]);
+      of_below = of_below || scores[i] < 0.0;
+      of_all += scores[i];
+      if (stays) of_kept += scores[i];
+      if (!stays) largest = fmax(largest, scores[i]);
     }
     /* A chunk that keeps everything is not scored. */
     if (p->chunk != 0 && next - first == end - begin) continue;
@@ -122,31 +105,26 @@ static void ExpectMass(const trial* t, uint32_t l, uint32_t h,
          (double)share, (double)lost);
 }
 
-static void Evict(trial* t, test_random* random, const char* what) {
-  const test_model* m = t->m;
+static void Evict(test_model* m, test_random* random, const char* what) {
+  static test_given given;
+  static test_choice choice;
   const bool below_zero = test_random_below(random, 6) == 0;
-  for (uint32_t l = 0; l < kLayers; ++l) {
-    for (uint32_t h = 0; h < kHeads; ++h) {
-      t->n[l][h] = test_model_stored_of(m, l, h);
-      test_model_positions(m, l, h, t->positions[l][h]);
-      for (uint32_t i = 0; i < kMaxTokens; ++i) {
-        t->scores[l][h][i] = RandomScore(random, below_zero);
-      }
-    }
+  float* scores = given.scores[0][0];
+  for (size_t i = 0; i < sizeof given.scores / sizeof *scores; ++i) {
+    scores[i] = RandomScore(random, below_zero);
   }
   const test_ranges ranges = test_random_ranges(random, 3, m->n_seen);
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-  test_give_scores(&options, &t->inputs, kLayers, t->scores[0][0],
-                   kHeads * kMaxTokens, kMaxTokens);
+  test_give(&given, kLayers, &options);
+  test_choose(m, &options, &given, NULL, &choice);
   options.ranges = ranges.of;
   options.ranges_len = ranges.n;
-  EXPECT_OK(test_model_evict(t->m, &options, NULL));
+  EXPECT_OK(test_model_evict(m, &options, NULL));
   kvevict_list_report lists[kMostLists];
   const uint32_t n = Ask(m, lists);
-  for (uint32_t l = 0; l < kLayers; ++l) {
-    for (uint32_t h = 0; h < kHeads; ++h) {
-      ExpectMass(t, l, h, &lists[n == 2 ? l : l * kHeads + h], what);
-    }
+  for (uint32_t i = 0; i < kLayers * kHeads; ++i) {
+    const uint32_t l = i / kHeads, h = i % kHeads;
+    ExpectMass(m, &choice.heads[l][h], l, h, &lists[n == 2 ? l : i], what);
   }
 }
 
@@ -160,7 +138,6 @@ Test(report_mass, is_of_the_scores_that_lists_were_chosen_by) {
                                       ",heads=threshold,threshold=9",
                                       ",merge=values"};
   for (int round = 0; round < 160; ++round) {
-    static trial t;
     const uint32_t more = test_random_below(&random, 6);
     const uint32_t scope =
         more == 3 || more == 4 ? 0 : test_random_below(&random, 3);
@@ -178,13 +155,13 @@ Test(report_mass, is_of_the_scores_that_lists_were_chosen_by) {
     if (more < 2 && scope == 0 && test_random_coin(&random)) {
       spec.head_budgets = budgets;
     }
-    t.m = test_model_create(&spec, random);
-    test_model_append(t.m, test_random_between(&random, 210, 300));
+    test_model* m = test_model_create(&spec, random);
+    test_model_append(m, test_random_between(&random, 210, 300));
     for (int i = 0; i < 2; ++i) {
-      Evict(&t, &random, text);
-      test_model_append(t.m, 40);
+      Evict(m, &random, text);
+      test_model_append(m, 40);
     }
-    test_model_destroy(t.m);
+    test_model_destroy(m);
   }
 }
 
@@ -277,26 +254,6 @@ Test(report_mass, of_what_loses_nothing_is_whole) {
   EXPECT_OK(kvevict_sequence_reset(m->sequence, NULL));
   ExpectAll(m, NAN, NAN, "reset");
   test_model_destroy(m);
-}
-
-/* Reporting the mass changes no keep set, however a policy pools and reads keys. */
-Test(report_mass, changes_no_keep_set) {
-  static const char* const kPolicies[] = {
-      "snapkv:budget=60,window=8", "snapkv:budget=60,window=8,scope=model",
-      "snapkv:budget=60,window=8,heads=adaptive-blend,normalize=yes",
-      "cake:budget=60,window=8", "tova:budget=60"};
-  for (int p = 0; p < 5; ++p) {
-    test_model* with = Model(kPolicies[p], 1);
-    test_model* without = Model(kPolicies[p], 0);
-    cr_expect_geq(with->workspace_bytes, without->workspace_bytes);
-    test_model_step(with, 200);
-    test_model_step(without, 200);
-    EXPECT_OK(test_model_evict(with, NULL, NULL));
-    EXPECT_OK(test_model_evict(without, NULL, NULL));
-    test_expect_same_tokens(with, without, kPolicies[p]);
-    test_model_destroy(with);
-    test_model_destroy(without);
-  }
 }
 
 Test(report_mass, options_are_checked) {

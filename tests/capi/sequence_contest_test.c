@@ -1,27 +1,21 @@
 /* Rounding and whole lists of layers whose tokens compete. sequence_life_test.c has the
  * rest. */
-#include <math.h>
-
-#include "kvevict/kvevict.h"
+#include "tests/capi/support/choice.h"
 #include "tests/capi/support/expect.h"
-#include "tests/capi/support/model.h"
 
-enum { kLayers = 3, kHeads = 2, kLists = kLayers * kHeads, kMost = 200 };
+enum { kLayers = 3, kRow = TEST_CHOICE_TOKENS };
 
-static float scores[kLayers][kHeads][kMost];
-
-static void DrawScores(test_random* random) {
-  const bool ties = test_random_coin(random);
-  for (int l = 0; l < kLayers; ++l) {
-    const float level = (float)test_random_unit(random);
-    for (int h = 0; h < kHeads; ++h) {
-      for (int i = 0; i < kMost; ++i) {
-        const float score = (float)test_random_unit(random) * level;
-        scores[l][h][i] = ties ? floorf(8.0f * score) : score;
-        if (test_random_below(random, 50) == 0) scores[l][h][i] = NAN;
-      }
-    }
+/* Layer 1 wins by twice as much as layer 2, and layer 0 loses. */
+static void GiveScores(test_given* given, uint32_t n_layers, float more,
+                       kvevict_evict_options* options, test_random* random) {
+  float* scores = given->scores[0][0];
+  for (uint32_t i = 0; i < kLayers * TEST_CHOICE_HEADS * kRow; ++i) {
+    const uint32_t layer = i / (TEST_CHOICE_HEADS * kRow);
+    scores[i] = (float)test_random_unit(random) + more * (layer == 1   ? 2.0f
+                                                          : layer == 2 ? 1.0f
+                                                                       : 0.0f);
   }
+  test_give(given, n_layers, options);
 }
 
 TestSuite(contest);
@@ -44,13 +38,9 @@ Test(contest, budgets_are_rounded_where_they_should_be) {
     test_model_spec spec = test_small_model(kCases[c].policy);
     test_model* m = test_model_create(&spec, random);
     test_model_append(m, 99);
-    DrawScores(&random);
-    for (int i = 0; i < kLists * kMost; ++i) {
-      if (isnan((&scores[0][0][0])[i])) (&scores[0][0][0])[i] = 0.5f;
-    }
     kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-    test_inputs inputs;
-    test_give_scores(&options, &inputs, 2, scores[0][0], kHeads * kMost, kMost);
+    static test_given given;
+    GiveScores(&given, 2, 0, &options, &random);
     EXPECT_OK(test_model_evict(m, &options, NULL));
     for (uint32_t l = 0; l < 2; ++l) {
       const uint32_t n =
@@ -75,19 +65,9 @@ Test(contest, lists_of_layers_and_blocks_compete) {
       spec.n_layers = kLayers;
       test_model* m = test_model_create(&spec, random);
       test_model_append(m, 96);
-      DrawScores(&random);
-      for (int i = 0; i < kLists * kMost; ++i) {
-        float* const score = &(&scores[0][0][0])[i];
-        if (isnan(*score)) *score = 0.0f;
-        /* Layer 1 wins by far, and layer 0 loses. */
-        *score += (float)(i / kHeads / kMost == 1   ? 100
-                          : i / kHeads / kMost == 2 ? 50
-                                                    : 0);
-      }
       kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-      test_inputs inputs;
-      test_give_scores(&options, &inputs, kLayers, scores[0][0], kHeads * kMost,
-                       kMost);
+      static test_given given;
+      GiveScores(&given, kLayers, 50, &options, &random);
       EXPECT_OK(test_model_evict(m, &options, NULL));
       const uint32_t kept[kLayers] = {test_model_stored(m, 0),
                                       test_model_stored(m, 1),

@@ -1,57 +1,12 @@
 /* Evicting a model's cache: what stays, what moves, what is reported.
  * sequence_life_test.c has random models. */
-#include <math.h>
-#include <stdlib.h>
-
 #include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
-#include "tests/oracle/select.h"
 
 static test_model* Model(const char* policy) {
   const test_model_spec spec = test_three_layers(policy);
   return test_model_create(&spec, (test_random){1});
-}
-
-/* Bytes of a token in all heads of K, V and the f32 companion. */
-enum { kTokenBytes = 2 * (16 * 4 + 8 * 4 + 4) };
-
-/* These policies leave caches of 60 tokens alone. */
-static const char* const kIdle[] = {
-    "none",
-    "snapkv",
-    "snapkv:budget=60",
-    "snapkv:budget=2048",
-    "streaming-llm:budget=60",
-    "streaming-llm:recent=56",
-    "pyramidkv:budget=61",
-    "random:sink=0,budget=1.0",
-    "custom:sink=0,budget=100",
-    "snapkv:budget=60,scope=model",
-};
-
-Test(evict, layers_within_their_budget_change_no_byte) {
-  for (size_t i = 0; i < sizeof kIdle / sizeof kIdle[0]; ++i) {
-    test_model* m = Model(kIdle[i]);
-    test_model_step(m, 60);
-    test_cache* before[3];
-    for (int l = 0; l < 3; ++l) before[l] = test_cache_clone(m->live[l]);
-    kvevict_evict_report report = {.struct_size = sizeof report};
-    EXPECT_OK(test_model_evict(m, NULL, &report));
-    for (int l = 0; l < 3; ++l) {
-      test_expect_same_bytes(m->live[l], before[l], kIdle[i]);
-      test_cache_destroy(before[l]);
-    }
-    test_model_check(m, kIdle[i]);
-    EXPECT(report.evicted == 0 && report.tokens_before == 180 &&
-               report.tokens_after == 180 &&
-               report.bytes_before == 180 * kTokenBytes &&
-               report.bytes_after == 180 * kTokenBytes &&
-               report.blocks_freed == 0,
-           "%s: report of %llu bytes", kIdle[i],
-           (unsigned long long)report.bytes_before);
-    test_model_destroy(m);
-  }
 }
 
 /* Removes what the geometry already says from a view: shapes, and the strides of
@@ -99,16 +54,6 @@ Test(evict, a_view_takes_from_the_geometry_what_it_leaves_out) {
   EXPECT(was_packed[TEST_TOKEN_MAJOR] && was_packed[TEST_RING] &&
              was_packed[TEST_PAGED_16_BY_HEAD],
          "strides of packed rows were given");
-}
-
-Test(evict, an_empty_sequence_is_left_alone) {
-  for (size_t i = 0; i < sizeof kIdle / sizeof kIdle[0]; ++i) {
-    test_model* m = Model(kIdle[i]);
-    kvevict_evict_report report = {.struct_size = sizeof report};
-    EXPECT_OK(test_model_evict(m, NULL, &report));
-    EXPECT(report.evicted == 0 && report.bytes_before == 0, "%s", kIdle[i]);
-    test_model_destroy(m);
-  }
 }
 
 Test(evict, random_is_reproducible_and_depends_on_the_seed) {

@@ -405,41 +405,15 @@ Test(sequence_fit, policies_say_what_fitting_needs) {
   }
 }
 
-/* Rows that cannot be read or written are found before anything changes. */
-static void ExpectRefused(const char* policy, kvevict_dtype k_dtype,
-                          uint32_t v_head_dim, const char* reason) {
-  test_model_spec spec = test_small_model(policy);
-  spec.k_dtype = k_dtype;
-  spec.v_head_dim = v_head_dim;
-  test_model* m = test_model_create(&spec, (test_random){7});
-  kvevict_capabilities can = {.struct_size = sizeof can};
-  EXPECT_OK(kvevict_plan_capabilities(m->plan, 1, &can));
-  EXPECT(can.can_score == (reason == NULL) && can.needs_score,
-         "%s: capabilities", policy);
-  test_model_append(m, 80);
-  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-  test_inputs inputs;
-  test_model_give_reference(m, &inputs, &options);
-  test_cache* before = test_cache_clone(m->live[0]);
-  if (reason != NULL) {
-    EXPECT_FAILS(test_model_evict(m, &options, NULL), KVEVICT_ERROR_UNSUPPORTED,
-                 "layer 0: cannot fit values", reason);
-    test_expect_same_bytes(m->live[0], before, policy);
-    cr_expect_eq(test_model_stored(m, 0), 80);
-  } else {
-    EXPECT_OK(test_model_evict(m, &options, NULL));
-    cr_expect_eq(test_model_stored(m, 0), 40);
-  }
-  test_cache_destroy(before);
-  test_model_destroy(m);
-}
-
 Test(sequence_fit, rows_that_cannot_be_read_are_refused) {
   const char* const policy = "streaming-llm:budget=40,reference=6,fit=values";
-  ExpectRefused(policy, KVEVICT_DTYPE_F16, 8, NULL);
-  ExpectRefused(policy, KVEVICT_DTYPE_OPAQUE, 8, "k_dtype");
-  ExpectRefused(policy, KVEVICT_DTYPE_I8, 8, "fits take keys of f32");
-  ExpectRefused(policy, KVEVICT_DTYPE_F16, 0, "v_head_dim");
+  test_expect_reads(policy, KVEVICT_DTYPE_F16, 8, NULL, "");
+  test_expect_reads(policy, KVEVICT_DTYPE_OPAQUE, 8, "cannot fit values",
+                    "k_dtype");
+  test_expect_reads(policy, KVEVICT_DTYPE_I8, 8, "cannot fit values",
+                    "fits take keys of f32");
+  test_expect_reads(policy, KVEVICT_DTYPE_F16, 0, "cannot fit values",
+                    "v_head_dim");
 }
 
 Test(sequence_fit, evictions_say_what_is_missing) {

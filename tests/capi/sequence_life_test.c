@@ -1,16 +1,26 @@
 /* Lives of sequences under every kind of choice, against a naive model and the oracle. */
 #include "tests/capi/support/sequence_life.h"
+#include "tests/capi/support/choice.h"
 #include "tests/capi/support/expect.h"
 
 enum {
-  kAnyRows = TEST_LIFE_ANY_ROWS,
-  kHeadBudgets = TEST_LIFE_HEAD_BUDGETS,
-  kAllLayers = TEST_LIFE_ALL_LAYERS,
-  kValues = TEST_LIFE_VALUES,
-  kMeasures = TEST_LIFE_MEASURES
+  kLayers = 3,
+  kHeads = TEST_CHOICE_HEADS,
+  kAnyRows = 1, /* rows need not be read */
+  kHeadBudgets = 2,
+  kAllLayers = 4,
+  kValues = 8,   /* values are read */
+  kMeasures = 16 /* f32 sums decide, which round little with such rows */
 };
 
-static const test_life_kind kKinds[] = {
+typedef struct kind {
+  const char* policy;
+  uint32_t least; /* what must stay: budgets of heads begin there */
+  uint32_t n_protect;
+  uint32_t flags;
+} kind;
+
+static const kind kKinds[] = {
     {"none", 0, 4, kAnyRows},
     /* Places alone. */
     {"streaming-llm:budget=60", 5, 0, kAnyRows | kHeadBudgets},
@@ -32,6 +42,10 @@ static const test_life_kind kKinds[] = {
      kAnyRows},
     {"custom:budget=60,sink=4,recent=20,split=arithmetic-kvpress,scope=layer",
      0, 4, kAnyRows},
+    {"custom:budget=64,sink=30,recent=3,split=arithmetic-kvf,beta=1000", 0, 0,
+     kAnyRows | kAllLayers},
+    {"custom:budget=64,sink=20,recent=3,split=geometric,alpha=0.3", 0, 0,
+     kAnyRows | kAllLayers},
     {"custom:budget=60,sink=0,recent=0", 0, 0, kAnyRows | kHeadBudgets},
     {"custom:budget=60,sink=1,recent=2,tie=higher", 7, 4,
      kAnyRows | kHeadBudgets},
@@ -169,6 +183,60 @@ static const test_life_kind kKinds[] = {
      4, 0},
 };
 
+/* Budgets of heads, sometimes above what is ever held, or all alike. */
+static void DrawBudgets(test_random* random, uint32_t least,
+                        uint32_t* budgets) {
+  const uint32_t way = test_random_below(random, 5);
+  const uint32_t one = least + test_random_below(random, 60);
+  for (uint32_t i = 0; i < kLayers * kHeads; ++i) {
+    budgets[i] = way == 0   ? one
+                 : way == 1 ? least + test_random_below(random, 3)
+                            : least + test_random_below(random, 120);
+    if (test_random_below(random, 8) == 0) budgets[i] = least;
+    if (test_random_below(random, 8) == 0) budgets[i] = 4000000000u;
+  }
+}
+
+static test_model* DrawModel(test_random* random, const kind* k) {
+  static const kvevict_dtype kTypes[] = {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F16,
+                                         KVEVICT_DTYPE_BF16};
+  static const uint32_t kGroups[] = {1, 3, 4, 8};
+  static uint32_t budgets[kLayers * kHeads];
+  test_model_spec spec = {.policy = k->policy,
+                          .max_positions = TEST_SEQUENCE_POSITIONS + 20};
+  spec.n_layers = (k->flags & kAllLayers) != 0
+                      ? kLayers
+                      : test_random_between(random, 1, kLayers);
+  spec.n_kv_heads = test_random_between(random, 1, kHeads);
+  spec.n_q_heads = spec.n_kv_heads * kGroups[test_random_below(random, 4)];
+  spec.max_tokens = test_random_between(random, 100, 180);
+  spec.k_head_dim = test_random_between(random, 1, 40);
+  spec.v_head_dim = test_random_between(random, (k->flags & kValues) != 0, 20);
+  spec.q_dtype = kTypes[test_random_below(random, 3)];
+  spec.k_dtype = kTypes[test_random_below(random, 3)];
+  if (test_random_below(random, 3) == 0) {
+    test_draw_quantized(&spec, random);
+  } else if ((k->flags & kAnyRows) != 0 && test_random_coin(random)) {
+    spec.k_dtype = KVEVICT_DTYPE_OPAQUE;
+    spec.v_head_dim += 1;
+  }
+  if ((k->flags & kMeasures) != 0) {
+    spec.k_head_dim = 16;
+    spec.q_dtype = KVEVICT_DTYPE_F16;
+    spec.k_dtype = KVEVICT_DTYPE_F32;
+  }
+  spec.layout = (test_layout)test_random_below(random, TEST_N_LAYOUTS);
+  spec.n_companions = test_random_below(random, 3);
+  spec.n_threads = test_random_between(random, 1, 4);
+  spec.draft_tokens = test_random_below(random, 4);
+  spec.report_mass = test_random_below(random, 2);
+  DrawBudgets(random, k->least, budgets);
+  spec.head_budgets = (k->flags & kHeadBudgets) != 0 ? budgets : NULL;
+  test_model* m = test_model_create(&spec, *random);
+  test_random_u64(random);
+  return m;
+}
+
 TestSuite(life);
 
 Test(life, of_any_sequence_is_as_a_naive_model_says) {
@@ -176,7 +244,10 @@ Test(life, of_any_sequence_is_as_a_naive_model_says) {
   test_lived all = {0, 0, 0, 0};
   for (size_t k = 0; k < sizeof kKinds / sizeof *kKinds; ++k) {
     test_lived sum = {0, 0, 0, 0};
-    for (int i = 0; i < 4; ++i) test_live(&kKinds[k], &random, i > 1, &sum);
+    for (int i = 0; i < 4; ++i) {
+      test_live(DrawModel(&random, &kKinds[k]), kKinds[k].n_protect, &random,
+                i > 1, &sum);
+    }
     EXPECT(sum.n_evicted > 0 || k == 0, "%s: %u evictions", kKinds[k].policy,
            sum.n_evicted);
     all.n_evicted += sum.n_evicted;

@@ -104,45 +104,20 @@ Test(sequence_merge, a_shared_cache_is_merged_once) {
   test_cache_destroy(merged[1]);
 }
 
-/* Rows that cannot be read are found before anything changes. */
-static void ExpectRefused(const char* policy, kvevict_dtype dtype,
-                          uint32_t v_head_dim, bool refused,
-                          const char* reason) {
-  test_random random = {7};
-  test_model_spec spec = test_small_model(policy);
-  spec.k_dtype = dtype;
-  spec.v_head_dim = v_head_dim;
-  test_model* m = test_model_create(&spec, random);
-  kvevict_capabilities can = {.struct_size = sizeof can};
-  EXPECT_OK(kvevict_plan_capabilities(m->plan, 1, &can));
-  EXPECT(can.can_score == !refused && can.needs_score, "%s: capabilities",
-         policy);
-  test_model_append(m, 80);
-  test_cache* before = test_cache_clone(m->live[0]);
-  if (refused) {
-    EXPECT_FAILS(test_model_evict(m, NULL, NULL), KVEVICT_ERROR_UNSUPPORTED,
-                 "layer 0: cannot merge", reason);
-    test_expect_same_bytes(m->live[0], before, policy);
-    cr_expect_eq(test_model_stored(m, 0), 80);
-  } else {
-    EXPECT_OK(test_model_evict(m, NULL, NULL));
-    cr_expect_eq(test_model_stored(m, 0), 40);
-  }
-  test_cache_destroy(before);
-  test_model_destroy(m);
-}
-
 Test(sequence_merge, rows_that_cannot_be_read_are_refused) {
   const char* const kValues = "streaming-llm:budget=40,merge=values";
   const char* const kPivot = "streaming-llm:budget=40,merge=pivot";
-  ExpectRefused(kValues, KVEVICT_DTYPE_OPAQUE, 8, true, "k_dtype");
-  ExpectRefused(kPivot, KVEVICT_DTYPE_OPAQUE, 8, true, "k_dtype");
-  ExpectRefused(kValues, KVEVICT_DTYPE_I8, 8, true, "k_dtype is quantized");
-  ExpectRefused(kPivot, KVEVICT_DTYPE_FP8_E5M2, 8, true,
-                "k_dtype is quantized");
-  ExpectRefused(kValues, KVEVICT_DTYPE_F16, 0, true, "v_head_dim");
-  ExpectRefused(kPivot, KVEVICT_DTYPE_F16, 0, false, "");
-  ExpectRefused(kValues, KVEVICT_DTYPE_F16, 8, false, "");
+  test_expect_reads(kValues, KVEVICT_DTYPE_OPAQUE, 8, "cannot merge",
+                    "k_dtype");
+  test_expect_reads(kPivot, KVEVICT_DTYPE_OPAQUE, 8, "cannot merge", "k_dtype");
+  test_expect_reads(kValues, KVEVICT_DTYPE_I8, 8, "cannot merge",
+                    "k_dtype is quantized");
+  test_expect_reads(kPivot, KVEVICT_DTYPE_FP8_E5M2, 8, "cannot merge",
+                    "k_dtype is quantized");
+  test_expect_reads(kValues, KVEVICT_DTYPE_F16, 0, "cannot merge",
+                    "v_head_dim");
+  test_expect_reads(kPivot, KVEVICT_DTYPE_F16, 0, NULL, "");
+  test_expect_reads(kValues, KVEVICT_DTYPE_F16, 8, NULL, "");
 }
 
 Test(sequence_merge, a_workspace_holds_what_merging_needs) {

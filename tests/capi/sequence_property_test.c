@@ -1,4 +1,4 @@
-/* Evictions do not depend on layouts, threads or chunks, and fit their workspace. */
+/* Evictions do not depend on layouts, threads or chunks. */
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/undo.h"
@@ -100,42 +100,5 @@ Test(property, layouts_threads_and_chunks_give_the_same_bytes) {
       test_model_destroy(m);
     }
     test_model_destroy(reference);
-  }
-}
-
-/* A workspace of the announced size suffices at every length, for every split, and
- * for sinks larger than what steep schedules leave to the last layers. The guard
- * bytes behind it prove that. */
-Test(property, announced_workspaces_suffice_for_steep_schedules) {
-  const char* const kSplits[] = {"geometric,alpha=0.3", "arithmetic-kvf",
-                                 "arithmetic-kvpress", "arithmetic-kvf,beta=1",
-                                 "arithmetic-kvf,beta=1000"};
-  for (int s = 0; s < 5; ++s) {
-    for (uint32_t sink = 0; sink <= 60; sink += 30) {
-      for (uint32_t length = 140; length <= 480; length += 20) {
-        char policy[200];
-        snprintf(policy, sizeof policy,
-                 "custom:budget=64,sink=%u,recent=3,split=%s", sink,
-                 kSplits[s]);
-        const test_model_spec spec = {.policy = policy,
-                                      .n_layers = 4,
-                                      .n_q_heads = 1,
-                                      .n_kv_heads = 1,
-                                      .max_tokens = 480,
-                                      .max_positions = 480,
-                                      .k_head_dim = 1,
-                                      .q_dtype = KVEVICT_DTYPE_F32,
-                                      .k_dtype = KVEVICT_DTYPE_F32};
-        static float scores[4 * 480];
-        kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-        test_inputs inputs;
-        test_give_scores(&options, &inputs, 4, scores, 480, 0);
-        test_model* m = test_model_create(&spec, (test_random){1});
-        test_model_append(m, length);
-        EXPECT_OK(test_model_evict(m, &options, NULL));
-        test_model_check(m, policy);
-        test_model_destroy(m);
-      }
-    }
   }
 }

@@ -101,28 +101,6 @@ Test(report, is_told_of_sums_or_of_lists_alone) {
   test_model_destroy(m);
 }
 
-/* Heads that share a list have one report. */
-Test(report, has_a_list_of_each_layer_where_heads_share_it) {
-  static const char* const kShared[] = {"snapkv:budget=60,window=8,scope=layer",
-                                        "snapkv:budget=60,window=8,scope=model",
-                                        "streaming-llm:budget=60", "none"};
-  for (int p = 0; p < 4; ++p) {
-    test_model* m = Model(kShared[p]);
-    test_model_step(m, 90);
-    EXPECT_OK(test_model_evict(m, NULL, NULL));
-    kvevict_list_report lists[2] = {KVEVICT_LIST_REPORT_INIT,
-                                    KVEVICT_LIST_REPORT_INIT};
-    EXPECT_OK(kvevict_sequence_report(m->sequence, NULL, lists, 2));
-    for (uint32_t l = 0; l < 2; ++l) {
-      EXPECT(lists[l].layer == l && lists[l].tokens_before == 90 &&
-                 lists[l].tokens_after == (p == 3 ? 90 : 60),
-             "%s: layer %u: %u to %u", kShared[p], l, lists[l].tokens_before,
-             lists[l].tokens_after);
-    }
-    test_model_destroy(m);
-  }
-}
-
 Test(report, refuses_bad_arguments) {
   test_model* m = Model("snapkv:budget=60,window=8");
   test_model_step(m, 90);

@@ -53,20 +53,6 @@ Test(shared, a_cache_shared_by_two_layers_is_compacted_once) {
   }
 }
 
-Test(shared, the_report_counts_a_shared_cache_once_whatever_the_policy) {
-  const char* const kPolicies[] = {"none", "snapkv", "streaming-llm:budget=50"};
-  for (int p = 0; p < 3; ++p) {
-    test_model* m = Model(kPolicies[p]);
-    test_model_append(m, 30);
-    m->views[2] = m->views[0];
-    kvevict_evict_report report = {.struct_size = sizeof report};
-    EXPECT_OK(test_model_evict(m, NULL, &report));
-    cr_expect_eq(report.tokens_before, 60, "%s: %llu", kPolicies[p],
-                 (unsigned long long)report.tokens_before);
-    test_model_destroy(m);
-  }
-}
-
 /* Layer 2 has its own K and V and layer 0's scales. The scales move once if both
  * layers keep the same tokens. */
 Test(shared, companions_shared_by_layers_move_once) {

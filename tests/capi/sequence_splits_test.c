@@ -68,27 +68,6 @@ static double Expected(const oracle_policy* p, const oracle_measure* measures,
 
 TestSuite(splits);
 
-/* kvpress: at least n_initial + n_recent + n_last; n_recent - n_last stay. */
-Test(splits, simlayerkv_keeps_what_kvpress_does) {
-  for (uint32_t n = 4 + 64; n <= 4 + 64 + 2; ++n) {
-    test_model* m =
-        Model("simlayerkv-kvpress:budget=67,recent=63,lazy=0", 2, n);
-    test_model_step(m, n);
-    EXPECT_OK(test_model_evict(m, NULL, NULL));
-    const bool evicts = n >= 4 + 64 + 1;
-    const uint32_t expected = evicts ? 4 + 64 - 1 : n;
-    cr_expect_eq(test_model_stored(m, 0), expected, "%u tokens: %u", n,
-                 test_model_stored(m, 0));
-    int32_t positions[100];
-    test_model_positions(m, 1, 1, positions);
-    for (uint32_t i = 0; i < expected; ++i) {
-      const uint32_t at = i < 4 ? i : n - expected + i;
-      cr_expect_eq(positions[i], (int32_t)at);
-    }
-    test_model_destroy(m);
-  }
-}
-
 /* Layers differ in heads and head sizes. Those without a cache do not count. */
 Test(splits, layers_may_differ) {
   test_random random = test_random_start("splits/layers_may_differ");

@@ -8,34 +8,6 @@ static test_model* Model(void) {
   return test_model_of("snapkv:budget=60,window=8", 1);
 }
 
-Test(sequence, is_empty_when_created) {
-  test_model* m = Model();
-  uint32_t length = 99;
-  EXPECT_OK(kvevict_sequence_logical_length(m->sequence, &length));
-  cr_expect_eq(length, 0);
-  for (uint32_t layer = 0; layer < 2; ++layer) {
-    cr_expect_eq(test_model_stored(m, layer), 0);
-    size_t n = 99;
-    EXPECT_OK(
-        kvevict_sequence_keep_positions(m->sequence, layer, 0, NULL, 0, &n));
-    cr_expect_eq(n, 0);
-  }
-  test_model_destroy(m);
-}
-
-Test(sequence, slot_equals_position_before_the_first_eviction) {
-  test_model* m = Model();
-  test_model_append(m, 7);
-  test_model_append(m, 0);
-  test_model_append(m, 30);
-  test_model_check(m, "before any eviction");
-  cr_expect_eq(test_model_stored(m, 1), 37);
-  int32_t slot = -2;
-  EXPECT_OK(kvevict_sequence_slot_of_position(m->sequence, 1, 1, 36, &slot));
-  cr_expect_eq(slot, 36);
-  test_model_destroy(m);
-}
-
 Test(sequence, reset_forgets_everything_and_allocates_nothing) {
   test_model* m = Model();
   test_model_step(m, 100);
@@ -187,39 +159,6 @@ Test(sequence, questions_out_of_range_are_errors) {
 }
 
 /* ---- Trim ---- */
-
-Test(sequence, trimmed_tokens_were_never_there) {
-  test_model* m = Model();
-  test_model* fresh = Model();
-  test_model_step(m, 90);
-  test_model_step(fresh, 90);
-  test_model_step(m, 5);
-  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 90, NULL));
-  m->n_seen = 90;
-  test_model_check(m, "trimmed");
-  cr_expect_eq(test_model_stored(m, 1), 90);
-  /* The trimmed tokens' queries had pushed others out of the ring. */
-  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "observed", "[87, 90)");
-  test_model_observe(m, 82, 8);
-  EXPECT_OK(test_model_evict(m, NULL, NULL));
-  EXPECT_OK(test_model_evict(fresh, NULL, NULL));
-  test_expect_same_tokens(m, fresh, "trimmed");
-
-  /* A trim may go down to the last eviction, not below. */
-  test_model_step(m, 7);
-  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 92, NULL));
-  m->n_seen = 92;
-  test_model_check(m, "trimmed after an eviction");
-  cr_expect_eq(test_model_stored(m, 0), 62);
-  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 90, NULL));
-  m->n_seen = 90;
-  test_expect_same_tokens(m, fresh, "trimmed to the eviction");
-  EXPECT_INVALID(kvevict_sequence_trim_to(m->sequence, 89, NULL),
-                 "new_length 89", "90");
-  test_expect_same_tokens(m, fresh, "after an error");
-  test_model_destroy(m);
-  test_model_destroy(fresh);
-}
 
 Test(sequence, trim_refuses_lengths_it_has_not_reached) {
   test_model* m = Model();

@@ -47,6 +47,11 @@ static bool IsByQueries(const oracle_policy* p) {
          p->kind == ORACLE_R_KV;
 }
 
+/* Sums of attention are given as scores are. */
+static bool IsGiven(const oracle_policy* p) {
+  return p->kind == ORACLE_CUSTOM || p->kind == ORACLE_H2O;
+}
+
 /* The scores that kvevict_score() has for slots, and for positions where they are drawn. */
 static void ScoreByDoor(const test_model* m, uint32_t layer,
                         const test_choice* c, all_scores out) {
@@ -113,7 +118,7 @@ static void FindScores(const test_model* m, const test_given* given,
     const bool is_short =
         IsByQueries(p) && (p->window > m->n_seen || m->n_seen == 0);
     if (!is_short && m->n_seen > 0 && c->is_exact &&
-        p->kind != ORACLE_STREAMING_LLM && p->kind != ORACLE_CUSTOM &&
+        p->kind != ORACLE_STREAMING_LLM && !IsGiven(p) &&
         p->kind != ORACLE_NONE) {
       ScoreByDoor(m, l, c, out);
       continue;
@@ -124,7 +129,7 @@ static void FindScores(const test_model* m, const test_given* given,
       if (!c->is_exact && !is_short) {
         test_model_oracle_scores_of(m, l, h, out[l][h]);
       }
-      if (p->kind != ORACLE_CUSTOM) continue;
+      if (!IsGiven(p)) continue;
       const uint32_t width = p->pool == ORACLE_POOL_NONE ? 1 : p->pool_width;
       EXPECT(p->pool != ORACLE_POOL_AVG, "averages round");
       for (uint32_t i = 0; i < n; ++i) {

@@ -8,7 +8,7 @@
 
 #include "tests/capi/support/model.h"
 
-enum { TEST_CHOICE_HEADS = 4, TEST_CHOICE_TOKENS = 256 };
+enum { TEST_CHOICE_HEADS = 4, TEST_CHOICE_TOKENS = 400 };
 
 /* Scores and weights that an eviction is given. */
 typedef struct test_given {
@@ -48,8 +48,8 @@ typedef struct test_prompt {
   uint32_t slots[TEST_MAX_LAYERS]; /* held when it ended */
 } test_prompt;
 
-/* Finds the choice by what the model holds. Policy custom has `given` scores, StreamingLLM
- * none; those of windows and reference queries are the oracle's, and those of other
+/* Finds the choice by what the model holds. Policy custom has `given` scores, h2o
+ * given sums, StreamingLLM none; those of windows and reference queries are the oracle's, and those of other
  * signals come from kvevict_score(). NULL prompt: none. */
 void test_choose(const test_model* model, const kvevict_evict_options* options,
                  const test_given* given, const test_prompt* prompt,

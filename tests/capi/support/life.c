@@ -161,7 +161,7 @@ void test_life_check(const test_life* a, const char* what) {
         EXPECT(found == (int32_t)slot && position == (int32_t)p,
                "%s: layer %u, head %u: position %u in slot %d, slot %u has %d",
                what, l, h, p, found, slot, position);
-        CheckRow(a, l, h, slot, a->text[p], p, what);
+        CheckRow(a, l, h, slot, a->text[p], a->rotates ? slot : p, what);
         ++slot;
       }
       EXPECT_OK(kvevict_sequence_stored_length(a->sequence, l, h, &stored));
@@ -219,7 +219,7 @@ static void WriteNew(test_life* a, uint32_t first, uint32_t n) {
           a->sequence, i / TEST_LIFE_HEADS, i % TEST_LIFE_HEADS, p, &slot));
       EXPECT(slot >= 0, "no slot for position %u", p);
       WriteRow(a, i / TEST_LIFE_HEADS, i % TEST_LIFE_HEADS, (uint32_t)slot,
-               a->text[p], p);
+               a->text[p], a->rotates ? (uint32_t)slot : p);
     }
   }
 }
@@ -236,6 +236,14 @@ void test_life_append(test_life* a, uint32_t n) {
 }
 
 void test_life_evict(test_life* a) {
+  static int32_t before[TEST_LIFE_LAYERS * TEST_LIFE_HEADS][TEST_LIFE_TOKENS];
+  for (uint32_t i = 0; i < TEST_LIFE_LAYERS * TEST_LIFE_HEADS; ++i) {
+    for (uint32_t p = 0; p < a->n_text; ++p) {
+      EXPECT_OK(kvevict_sequence_slot_of_position(
+          a->sequence, i / TEST_LIFE_HEADS, i % TEST_LIFE_HEADS, p,
+          &before[i][p]));
+    }
+  }
   if (a->cached != NULL) {
     kvevict_paged_eviction item = KVEVICT_PAGED_EVICTION_INIT;
     item.cached = a->cached;
@@ -248,8 +256,9 @@ void test_life_evict(test_life* a) {
     EXPECT_OK(kvevict_sequence_evict(a->sequence, views, TEST_LIFE_LAYERS, NULL,
                                      a->workspace, a->workspace_bytes, NULL));
   }
-  for (uint32_t i = 0; i < TEST_LIFE_LAYERS * TEST_LIFE_HEADS; ++i) {
-    for (uint32_t p = 0; p < a->n_text; ++p) {
+  for (uint32_t p = 0; p < a->n_text; ++p) {
+    bool has_moved = false;
+    for (uint32_t i = 0; i < TEST_LIFE_LAYERS * TEST_LIFE_HEADS; ++i) {
       int32_t slot;
       EXPECT_OK(kvevict_sequence_slot_of_position(
           a->sequence, i / TEST_LIFE_HEADS, i % TEST_LIFE_HEADS, p, &slot));
@@ -257,7 +266,9 @@ void test_life_evict(test_life* a) {
           &a->held[i / TEST_LIFE_HEADS][i % TEST_LIFE_HEADS][a->text[p]];
       EXPECT(slot < 0 || *held, "an eviction brought position %u back", p);
       *held = slot >= 0;
+      has_moved = has_moved || (slot >= 0 && slot != before[i][p]);
     }
+    a->n_turns[a->text[p]] += a->rotates && has_moved;
   }
 }
 
@@ -368,6 +379,7 @@ test_life* test_life_begin(const char* policy, bool is_ragged, bool is_paged,
   EXPECT_OK(kvevict_context_create(NULL, &a->context));
   EXPECT_OK(kvevict_plan_create(a->context, &geometry, test_policy(policy),
                                 &options, &a->plan));
+  a->rotates = oracle_policy_of(test_policy(policy)).rotate;
   EXPECT_OK(kvevict_sequence_create(a->plan, &a->sequence));
   kvevict_workspace w = KVEVICT_WORKSPACE_INIT;
   EXPECT_OK(kvevict_plan_workspace(a->plan, KVEVICT_OPERATION_EVICT, 0, &w));

@@ -42,6 +42,7 @@ typedef struct test_life {
   bool held[TEST_LIFE_LAYERS][TEST_LIFE_HEADS][TEST_LIFE_TOKENS];
   uint32_t n_turns[TEST_LIFE_TOKENS];
   bool has_moved;
+  bool rotates; /* keys are at their slots */
 } test_life;
 
 /* An empty text. Ragged: budgets differ by head. Paged: the rows lie in a pool,

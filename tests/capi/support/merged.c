@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/oracle/compact.h"
 #include "tests/oracle/merge.h"
@@ -127,4 +128,34 @@ bool test_expect_merged(const test_cache* before, const test_cache* got,
   free(want.value_bounds);
   free(want.changes);
   return gap >= 0;
+}
+
+void test_expect_reads(const char* policy, kvevict_dtype dtype,
+                       uint32_t v_head_dim, const char* what,
+                       const char* reason) {
+  test_model_spec spec = test_small_model(policy);
+  spec.k_dtype = dtype;
+  spec.v_head_dim = v_head_dim;
+  test_model* m = test_model_create(&spec, (test_random){7});
+  kvevict_capabilities can = {.struct_size = sizeof can};
+  EXPECT_OK(kvevict_plan_capabilities(m->plan, 1, &can));
+  EXPECT(can.can_score == (what == NULL) && can.needs_score, "%s: capabilities",
+         policy);
+  test_model_append(m, 80);
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  test_inputs inputs;
+  if (m->policy.reference > 0) {
+    test_model_give_reference(m, &inputs, &options);
+  }
+  test_cache* before = test_cache_clone(m->live[0]);
+  if (what != NULL) {
+    EXPECT_FAILS(test_model_evict(m, &options, NULL), KVEVICT_ERROR_UNSUPPORTED,
+                 "layer 0: ", what, reason);
+    test_expect_same_bytes(m->live[0], before, policy);
+  } else {
+    EXPECT_OK(test_model_evict(m, &options, NULL));
+  }
+  EXPECT(test_model_stored(m, 0) == (what != NULL ? 80 : 40), "%s", policy);
+  test_cache_destroy(before);
+  test_model_destroy(m);
 }

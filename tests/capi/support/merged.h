@@ -48,4 +48,10 @@ bool test_expect_merged(const test_cache* before, const test_cache* got,
                         kvevict_merge merge, double threshold, double fraction,
                         const char* what);
 
+/* Evicts 80 rows to 40 by a policy that changes rows. With `what` it must be refused before
+ * anything changes, for a reason that the message has. */
+void test_expect_reads(const char* policy, kvevict_dtype dtype,
+                       uint32_t v_head_dim, const char* what,
+                       const char* reason);
+
 #endif /* KVEVICT_TESTS_CAPI_SUPPORT_MERGED_H_ */

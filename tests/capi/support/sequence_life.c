@@ -15,7 +15,7 @@ enum {
   kLayers = 3,
   kHeads = TEST_CHOICE_HEADS,
   kTokens = TEST_CHOICE_TOKENS,
-  kPositions = 900,
+  kPositions = TEST_SEQUENCE_POSITIONS,
   kPrompt = 20
 };
 
@@ -34,6 +34,7 @@ typedef struct life {
   test_model* m;
   state now;
   uint32_t n_protect;
+  uint32_t peak;            /* the longest since the window was shown alone */
   int32_t* tables[kLayers]; /* of all blocks; NULL: there is none */
   test_random* random;
   const char* what;
@@ -185,10 +186,14 @@ static uint64_t UseBlocks(life* a, uint32_t n_more) {
 
 /* ---- Steps ---- */
 
+static uint32_t RowsKept(const life* a) {
+  return a->m->policy.window + a->m->spec.draft_tokens;
+}
+
 /* Shows the query rows of [first, first + n), in one of many ways that are alike. */
 static void Show(life* a, uint32_t first, uint32_t n, bool is_next) {
   test_model* m = a->m;
-  const uint32_t window = m->policy.window;
+  const uint32_t kept = RowsKept(a);
   kvevict_plane planes[kLayers];
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
     planes[l] = test_model_queries(m, l, first);
@@ -212,8 +217,8 @@ static void Show(life* a, uint32_t first, uint32_t n, bool is_next) {
       }
       return;
     case 3: /* without those that others push out */
-      if (n < window) break;
-      test_model_observe(m, first + n - window, window);
+      if (n < kept) break;
+      test_model_observe(m, first + n - kept, kept);
       return;
     case 4: /* others that are taken back */
       for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
@@ -226,8 +231,9 @@ static void Show(life* a, uint32_t first, uint32_t n, bool is_next) {
 }
 
 static void ShowWindow(life* a) {
-  const uint32_t n = a->now.n_seen, window = a->m->policy.window;
-  Show(a, n < window ? 0 : n - window, n < window ? n : window, false);
+  const uint32_t n = a->now.n_seen, rows = RowsKept(a);
+  Show(a, n < rows ? 0 : n - rows, n < rows ? n : rows, false);
+  a->peak = n;
 }
 
 static void Append(life* a, uint32_t n) {
@@ -237,6 +243,7 @@ static void Append(life* a, uint32_t n) {
   test_model_append(a->m, n);
   if (!before) Show(a, a->now.n_seen, n, false);
   Grow(a, n);
+  if (a->peak < a->now.n_seen) a->peak = a->now.n_seen;
 }
 
 static void Trim(life* a, uint32_t length) {
@@ -246,7 +253,8 @@ static void Trim(life* a, uint32_t length) {
     EXPECT(status == KVEVICT_OK, "%s: trim to %u of %u: %s", a->what, length,
            a->now.n_seen, kvevict_last_error_message());
     Cut(a, length);
-    ShowWindow(a); /* trimmed rows had pushed others out */
+    /* Rows that are taken back had pushed others out, unless they were drafts. */
+    if (length + a->m->spec.draft_tokens < a->peak) ShowWindow(a);
     return;
   }
   char below[40], above[40];
@@ -382,14 +390,33 @@ typedef struct inputs {
   kvevict_evict_options options;
   int32_t protect[4], positions[16];
   test_given given;
-  test_inputs reference;
+  test_inputs queries;
+  bool hands_over; /* the window's rows of some layers; others were observed */
 } inputs;
+
+/* What is handed over stands before what was observed. */
+static void HandOver(life* a, test_inputs* out,
+                     kvevict_evict_options* options) {
+  const uint32_t window = a->m->policy.window, n = a->now.n_seen;
+  test_give_scores(options, out, a->m->spec.n_layers, NULL, 0, 0);
+  for (uint32_t l = 0; l < a->m->spec.n_layers; ++l) {
+    out->inputs[l].scores = NULL;
+    if (test_random_coin(a->random)) continue;
+    const kvevict_plane others = test_model_queries(a->m, l, (n - window) / 2);
+    EXPECT_OK(test_observe(a->m->sequence, l, &others, window, n - window));
+    out->planes[l] = test_model_queries(a->m, l, n - window);
+    out->inputs[l].queries = &out->planes[l];
+  }
+}
 
 static void Give(life* a, inputs* in) {
   test_model* const m = a->m;
   const uint32_t n_seen = a->now.n_seen;
   const uint32_t most = a->n_protect < n_seen ? a->n_protect : n_seen;
   in->options = (kvevict_evict_options)KVEVICT_EVICT_OPTIONS_INIT;
+  in->hands_over = m->policy.window > 0 && m->policy.window <= n_seen &&
+                   m->policy.reference == 0 &&
+                   test_random_below(a->random, 4) == 0;
   const uint32_t n = test_random_below(a->random, most + 1);
   test_random_ascending(a->random, in->protect, n, n_seen);
   in->options.protected_positions = in->protect;
@@ -405,7 +432,9 @@ static void Give(life* a, inputs* in) {
     }
     m->reference_first = n_seen;
     m->reference_positions = test_random_coin(a->random) ? NULL : in->positions;
-    test_model_give_reference(m, &in->reference, &in->options);
+    test_model_give_reference(m, &in->queries, &in->options);
+  } else if (in->hands_over) {
+    HandOver(a, &in->queries, &in->options);
   }
   const kvevict_workspace size =
       test_workspace(m->plan, KVEVICT_OPERATION_EVICT, 0);
@@ -449,6 +478,7 @@ static void Evict(life* a) {
     a->now = was;
     ++a->sum->n_refused;
   }
+  if (in.hands_over) ShowWindow(a);
   test_lent_check(lent, a->what);
   test_expect_chosen(m, &in.given, &choice, a->what);
   bool lost = false;
@@ -474,59 +504,6 @@ static void Evict(life* a) {
 }
 
 /* ---- Lives ---- */
-
-/* Budgets of heads, sometimes above what is ever held, or all alike. */
-static void DrawBudgets(test_random* random, uint32_t least,
-                        uint32_t* budgets) {
-  const uint32_t way = test_random_below(random, 5);
-  const uint32_t one = least + test_random_below(random, 60);
-  for (uint32_t i = 0; i < kLayers * kHeads; ++i) {
-    budgets[i] = way == 0   ? one
-                 : way == 1 ? least + test_random_below(random, 3)
-                            : least + test_random_below(random, 120);
-    if (test_random_below(random, 8) == 0) budgets[i] = least;
-    if (test_random_below(random, 8) == 0) budgets[i] = 4000000000u;
-  }
-}
-
-static test_model* DrawModel(test_random* random, const test_life_kind* k) {
-  static const kvevict_dtype kTypes[] = {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F16,
-                                         KVEVICT_DTYPE_BF16};
-  static const uint32_t kGroups[] = {1, 3, 4, 8};
-  static uint32_t budgets[kLayers * kHeads];
-  test_model_spec spec = {.policy = k->policy,
-                          .max_positions = kPositions + 20};
-  spec.n_layers = (k->flags & TEST_LIFE_ALL_LAYERS) != 0
-                      ? kLayers
-                      : test_random_between(random, 1, kLayers);
-  spec.n_kv_heads = test_random_between(random, 1, kHeads);
-  spec.n_q_heads = spec.n_kv_heads * kGroups[test_random_below(random, 4)];
-  spec.max_tokens = test_random_between(random, 100, 180);
-  spec.k_head_dim = test_random_between(random, 1, 40);
-  spec.v_head_dim =
-      test_random_between(random, (k->flags & TEST_LIFE_VALUES) != 0, 20);
-  spec.q_dtype = kTypes[test_random_below(random, 3)];
-  spec.k_dtype = kTypes[test_random_below(random, 3)];
-  if (test_random_below(random, 3) == 0) {
-    test_draw_quantized(&spec, random);
-  } else if ((k->flags & TEST_LIFE_ANY_ROWS) != 0 && test_random_coin(random)) {
-    spec.k_dtype = KVEVICT_DTYPE_OPAQUE;
-    spec.v_head_dim += 1;
-  }
-  if ((k->flags & TEST_LIFE_MEASURES) != 0) {
-    spec.k_head_dim = 16;
-    spec.q_dtype = KVEVICT_DTYPE_F16;
-    spec.k_dtype = KVEVICT_DTYPE_F32;
-  }
-  spec.layout = (test_layout)test_random_below(random, TEST_N_LAYOUTS);
-  spec.n_companions = test_random_below(random, 3);
-  spec.n_threads = test_random_between(random, 1, 4);
-  DrawBudgets(random, k->least, budgets);
-  spec.head_budgets = (k->flags & TEST_LIFE_HEAD_BUDGETS) != 0 ? budgets : NULL;
-  test_model* m = test_model_create(&spec, *random);
-  test_random_u64(random);
-  return m;
-}
 
 static void Step(life* a, bool decodes) {
   const uint32_t n_seen = a->now.n_seen;
@@ -571,27 +548,27 @@ static void Step(life* a, bool decodes) {
   Check(a);
 }
 
-void test_live(const test_life_kind* k, test_random* random, bool decodes,
-               test_lived* sum) {
-  life a = {.m = DrawModel(random, k),
-            .n_protect = k->n_protect,
-            .random = random,
-            .sum = sum};
+void test_live(test_model* m, uint32_t n_protect, test_random* random,
+               bool decodes, test_lived* sum) {
+  life a = {.m = m, .n_protect = n_protect, .random = random, .sum = sum};
   char what[200];
-  snprintf(what, sizeof what, "%s, %s", k->policy,
-           test_layout_name(a.m->spec.layout));
+  snprintf(what, sizeof what, "%s, %s", m->spec.policy,
+           test_layout_name(m->spec.layout));
   a.what = what;
-  for (uint32_t l = 0; l < a.m->spec.n_layers; ++l) {
-    const test_cache* c = a.m->live[l];
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    const test_cache* c = m->live[l];
     if (c->block_table == NULL || c->view.ring_slots != 0) continue;
     const size_t bytes = c->view.block_table_len * sizeof(int32_t);
     a.tables[l] = malloc(bytes);
     memcpy(a.tables[l], c->block_table, bytes);
   }
-  const bool waits = a.m->policy.prompt != ORACLE_PROMPT_INSIDE;
+  const bool waits = m->policy.prompt != ORACLE_PROMPT_INSIDE;
   Append(&a, test_random_below(random, decodes || waits ? kPrompt : 100));
   if (decodes || waits) EndPrompt(&a);
   for (int step = 0; step < (decodes ? 60 : 18); ++step) Step(&a, decodes);
+  const uint32_t room = m->spec.max_tokens - Longest(&a, &a.now);
+  if (a.now.n_seen + room < kPositions) Append(&a, room);
+  Evict(&a);
   for (uint32_t l = 0; l < kLayers; ++l) free(a.tables[l]);
-  test_model_destroy(a.m);
+  test_model_destroy(m);
 }

@@ -7,31 +7,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "tests/capi/support/model.h"
 #include "tests/capi/support/random.h"
 
-enum {
-  TEST_LIFE_ANY_ROWS = 1,     /* rows need not be read */
-  TEST_LIFE_HEAD_BUDGETS = 2, /* each head has a budget of its own */
-  TEST_LIFE_ALL_LAYERS = 4,
-  TEST_LIFE_VALUES = 8, /* values are read */
-  TEST_LIFE_MEASURES =
-      16 /* f32 sums decide, which round little with such rows */
-};
-
-typedef struct test_life_kind {
-  const char* policy;
-  uint32_t least; /* what must stay: budgets of heads begin there */
-  uint32_t n_protect;
-  uint32_t flags;
-} test_life_kind;
+/* The tokens that a life sees at most; reference queries lie behind them. */
+enum { TEST_SEQUENCE_POSITIONS = 900 };
 
 /* How often lives have done what. */
 typedef struct test_lived {
   uint32_t n_evicted, n_refused, n_undone, n_copied;
 } test_lived;
 
-/* Decoding, tokens come in few and are evicted at once. Adds to the sum. */
-void test_live(const test_life_kind* kind, test_random* random, bool decodes,
-               test_lived* sum);
+/* Lives a model of up to 3 layers, and destroys it. Decoding, tokens come in few and are
+ * evicted at once. Adds to the sum. */
+void test_live(test_model* model, uint32_t n_protect, test_random* random,
+               bool decodes, test_lived* sum);
 
 #endif /* KVEVICT_TESTS_CAPI_SUPPORT_SEQUENCE_LIFE_H_ */
