@@ -229,9 +229,7 @@ static void LeverageRow(const test_signals* s, const head_rows* r,
       slots + sink,
       s->inv_freq,
       s->geometry.rope_inv_freq_len,
-      s->geometry.rope_layout == KVEVICT_ROPE_LAYOUT_INTERLEAVED,
-      NULL,
-      0};
+      s->geometry.rope_layout == KVEVICT_ROPE_LAYOUT_INTERLEAVED};
   if (n > 0) oracle_leverage_scores(&in, row + sink);
   for (uint32_t t = 0; t < n; ++t) {
     bounds[sink + t] =
