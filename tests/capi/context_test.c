@@ -57,70 +57,41 @@ static void ExpectRefused(const kvevict_context_options* options,
   EXPECT_UNTOUCHED(context);
 }
 
-Test(context, bad_options_are_errors) {
-  const kvevict_context_options good = KVEVICT_CONTEXT_OPTIONS_INIT;
-  const kvevict_status invalid = KVEVICT_ERROR_INVALID_ARGUMENT;
-  kvevict_context_options o = good;
-  o.device = 7;
-  ExpectRefused(&o, invalid, "device", "7");
-  o = good;
-  o.n_threads = 2;
-  ExpectRefused(&o, invalid, "n_threads", "2");
-  o = good;
-  o.parallel = Serial;
-  o.n_threads = 1025;
-  ExpectRefused(&o, invalid, "n_threads", "1024");
-  o = good;
-  o.alloc = NoAlloc;
-  ExpectRefused(&o, invalid, "alloc", "free");
-  o = good;
-  o.free = NoFree;
-  ExpectRefused(&o, invalid, "alloc", "free");
-  o = good;
-  o.log_level = 3;
-  ExpectRefused(&o, invalid, "log_level", "3");
-  o = good;
-  o.log_level = -1;
-  ExpectRefused(&o, invalid, "log_level", "-1");
-  o = good;
-  o.debug = 2;
-  ExpectRefused(&o, invalid, "debug", "2");
-  o = good;
-  o.select_on_host = 9;
-  ExpectRefused(&o, invalid, "select_on_host", "9");
-}
-
 static int something;
 
+/* `change` to good options o is refused. */
+#define EXPECT_REFUSED(change, first, second)                         \
+  do {                                                                \
+    kvevict_context_options o = KVEVICT_CONTEXT_OPTIONS_INIT;         \
+    change;                                                           \
+    ExpectRefused(&o, KVEVICT_ERROR_INVALID_ARGUMENT, first, second); \
+  } while (0)
+
+Test(context, bad_options_are_errors) {
+  EXPECT_REFUSED(o.device = 7, "device", "7");
+  EXPECT_REFUSED(o.n_threads = 2, "n_threads", "2");
+  EXPECT_REFUSED((o.parallel = Serial, o.n_threads = 1025), "n_threads",
+                 "1024");
+  EXPECT_REFUSED(o.alloc = NoAlloc, "alloc", "free");
+  EXPECT_REFUSED(o.free = NoFree, "alloc", "free");
+  EXPECT_REFUSED(o.log_level = 3, "log_level", "3");
+  EXPECT_REFUSED(o.log_level = -1, "log_level", "-1");
+  EXPECT_REFUSED(o.debug = 2, "debug", "2");
+  EXPECT_REFUSED(o.select_on_host = 9, "select_on_host", "9");
+}
+
 Test(context, options_of_cuda_are_errors_on_the_cpu) {
-  const kvevict_context_options good = KVEVICT_CONTEXT_OPTIONS_INIT;
-  const kvevict_status invalid = KVEVICT_ERROR_INVALID_ARGUMENT;
-  kvevict_context_options o = good;
-  o.cuda_context = &something;
-  ExpectRefused(&o, invalid, "cuda_context", "CPU");
-  o = good;
-  o.libcuda_path = "libcuda.so.1";
-  ExpectRefused(&o, invalid, "libcuda_path", "CPU");
-  o = good;
-  o.libnvrtc_path = "libnvrtc.so.12";
-  ExpectRefused(&o, invalid, "libnvrtc_path", "CPU");
-  o = good;
-  o.kernel_cache_dir = "kernels";
-  ExpectRefused(&o, invalid, "kernel_cache_dir", "CPU");
-  o = good;
-  o.device_alloc = NoAlloc;
-  ExpectRefused(&o, invalid, "device_alloc", "device_free");
-  o.device_free = NoFree;
-  ExpectRefused(&o, invalid, "device_alloc", "CPU");
-  o = good;
-  o.device_alloc_user_data = &something;
-  ExpectRefused(&o, invalid, "device_alloc_user_data", "CPU");
-  o = good;
-  o.select_on_host = 1;
-  ExpectRefused(&o, invalid, "select_on_host", "CPU");
-  o = good;
-  o.debug = 1;
-  ExpectRefused(&o, invalid, "debug", "CPU");
+  EXPECT_REFUSED(o.cuda_context = &something, "cuda_context", "CPU");
+  EXPECT_REFUSED(o.libcuda_path = "libcuda.so.1", "libcuda_path", "CPU");
+  EXPECT_REFUSED(o.libnvrtc_path = "libnvrtc.so.12", "libnvrtc_path", "CPU");
+  EXPECT_REFUSED(o.kernel_cache_dir = "kernels", "kernel_cache_dir", "CPU");
+  EXPECT_REFUSED(o.device_alloc = NoAlloc, "device_alloc", "device_free");
+  EXPECT_REFUSED((o.device_alloc = NoAlloc, o.device_free = NoFree),
+                 "device_alloc", "CPU");
+  EXPECT_REFUSED(o.device_alloc_user_data = &something,
+                 "device_alloc_user_data", "CPU");
+  EXPECT_REFUSED(o.select_on_host = 1, "select_on_host", "CPU");
+  EXPECT_REFUSED(o.debug = 1, "debug", "CPU");
 }
 
 typedef struct last_line {

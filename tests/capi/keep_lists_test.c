@@ -1,22 +1,16 @@
-/* Lists with counts and strides of their own, and all layers of a model in one call:
- * kvevict_select(), kvevict_compact() and kvevict_reorder() without a plan. */
-#include <math.h>
+/* kvevict_compact() and kvevict_reorder() of all layers of a model in one call, with
+ * lists of any counts and strides, and heads that hold different numbers of tokens.
+ * Block tables have no blocks that heads gave back. */
 #include <stdlib.h>
 
 #include "kvevict/edit.h"
-#include "tests/capi/support/cache_trials.h"
+#include "tests/capi/support/cache.h"
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/plan.h"
 #include "tests/oracle/compact.h"
-#include "tests/oracle/select.h"
 
-enum {
-  kMaxLists = 5,
-  kMaxTokens = 700,
-  kMaxLayers = 6,
-  kGuardSlot = -1515870811
-};
+enum { kMaxLayers = 6, kMaxHeads = 4 };
 
 static kvevict_context* ContextOf(uint32_t n_threads, test_runner* runner) {
   kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
@@ -26,180 +20,6 @@ static kvevict_context* ContextOf(uint32_t n_threads, test_runner* runner) {
   return made;
 }
 
-/* ---- Select ---- */
-
-/* One call of kvevict_select() and the lists it should write. */
-typedef struct select_case {
-  kvevict_select_options options;
-  kvevict_keep_lists keep;
-  uint32_t n_rows; /* rows of scores */
-  float* scores;
-  uint32_t tokens[kMaxLists], counts[kMaxLists];
-  int32_t protect[6];
-  int32_t* slots;
-} select_case;
-
-static uint32_t Min(uint32_t a, uint32_t b) { return a < b ? a : b; }
-
-/* Marks what must stay of a list; returns how many. */
-static uint32_t Forced(const select_case* c, uint32_t n, uint8_t* forced) {
-  const kvevict_select_options* o = &c->options;
-  uint32_t n_forced = 0;
-  for (uint32_t i = 0; i < n; ++i) {
-    forced[i] = i < o->n_sink || i + o->n_recent >= n;
-  }
-  for (size_t i = 0; i < o->protected_slots_len; ++i) {
-    if ((uint32_t)c->protect[i] < n) forced[c->protect[i]] = 1;
-  }
-  for (uint32_t i = 0; i < n; ++i) n_forced += forced[i];
-  return n_forced;
-}
-
-static float RandomScore(test_random* random) {
-  switch (test_random_below(random, 30)) {
-    case 0:
-      return NAN;
-    case 1:
-      return INFINITY;
-    case 2:
-      return -INFINITY;
-    default:
-      return (float)((int)test_random_below(random, 100) - 50) / 8.0f;
-  }
-}
-
-/* Lists of random lengths, each with a random share to keep. */
-static select_case RandomSelect(test_random* random) {
-  select_case c;
-  memset(&c, 0, sizeof c);
-  c.options = (kvevict_select_options)KVEVICT_SELECT_OPTIONS_INIT;
-  c.keep = (kvevict_keep_lists)KVEVICT_KEEP_LISTS_INIT;
-  kvevict_select_options* o = &c.options;
-  kvevict_keep_lists* k = &c.keep;
-  k->n_lists = test_random_between(random, 1, kMaxLists);
-  o->n_tokens = test_random_between(random, 1, kMaxTokens);
-  o->n_sink = test_random_below(random, 5);
-  o->n_recent = test_random_below(random, 5);
-  o->tie = test_random_coin(random) ? KVEVICT_TIE_LOWER_POSITION
-                                    : KVEVICT_TIE_HIGHER_POSITION;
-  o->reduce = (kvevict_reduce)test_random_below(random, 3);
-  o->protected_slots_len = Min(test_random_below(random, 7), o->n_tokens);
-  test_random_ascending(random, c.protect, (uint32_t)o->protected_slots_len,
-                        o->n_tokens);
-  const bool ragged = test_random_coin(random);
-  const bool lengths = ragged && test_random_coin(random);
-  const bool ranks = test_random_below(random, 4) != 0;
-  c.n_rows = k->n_lists * (lengths || !ranks || test_random_coin(random)
-                               ? 1
-                               : test_random_between(random, 2, 4));
-  o->n_rows = c.n_rows == k->n_lists && test_random_coin(random) ? 0 : c.n_rows;
-  uint8_t forced[kMaxTokens];
-  for (uint32_t l = 0; l < k->n_lists; ++l) {
-    c.tokens[l] =
-        lengths ? test_random_below(random, o->n_tokens + 1) : o->n_tokens;
-    const uint32_t n_forced = Forced(&c, c.tokens[l], forced);
-    c.counts[l] = test_random_between(random, n_forced, c.tokens[l]);
-    if (!ragged) c.counts[l] = c.counts[0];
-    if (c.counts[l] > k->count) k->count = c.counts[l];
-  }
-  k->count += ragged ? test_random_below(random, 3) : 0;
-  k->list_stride = test_random_coin(random) ? 0 : k->count + 3;
-  const uint64_t stride = k->list_stride == 0 ? k->count : k->list_stride;
-  k->slots_len = (size_t)stride * (k->n_lists - 1) + k->count;
-  c.slots = malloc((k->slots_len + 8) * sizeof(int32_t));
-  memset(c.slots, TEST_GUARD, (k->slots_len + 8) * sizeof(int32_t));
-  const size_t n_scores = (size_t)c.n_rows * o->n_tokens;
-  c.scores = malloc(n_scores * sizeof(float));
-  for (size_t i = 0; i < n_scores; ++i) c.scores[i] = RandomScore(random);
-  if (ranks) {
-    o->scores = c.scores;
-    o->scores_len = n_scores;
-  } else {
-    for (size_t i = 0; i < n_scores; ++i) c.scores[i] = 0.0f;
-  }
-  return c;
-}
-
-/* Sets the pointers into the case once it lies where it stays. */
-static void Aim(select_case* c, bool lengths, bool ragged) {
-  c->options.protected_slots =
-      c->options.protected_slots_len > 0 ? c->protect : NULL;
-  c->options.token_counts = lengths ? c->tokens : NULL;
-  c->keep.counts = ragged ? c->counts : NULL;
-  c->keep.slots = c->slots;
-}
-
-static bool Differ(const uint32_t* numbers, uint32_t n, uint32_t from) {
-  for (uint32_t i = 0; i < n; ++i) {
-    if (numbers[i] != from) return true;
-  }
-  return false;
-}
-
-static void ExpectSelected(const select_case* c) {
-  const kvevict_select_options* o = &c->options;
-  const kvevict_keep_lists* k = &c->keep;
-  const uint64_t stride = k->list_stride == 0 ? k->count : k->list_stride;
-  const uint32_t per_list = c->n_rows / k->n_lists;
-  uint8_t* written = calloc(k->slots_len + 8, 1);
-  for (uint32_t l = 0; l < k->n_lists; ++l) {
-    float combined[kMaxTokens];
-    uint8_t forced[kMaxTokens];
-    int32_t expected[kMaxTokens];
-    oracle_combine(c->scores + (size_t)l * per_list * o->n_tokens, per_list,
-                   o->n_tokens, o->reduce, combined);
-    Forced(c, c->tokens[l], forced);
-    oracle_select(combined, c->tokens[l], c->counts[l], forced, o->tie,
-                  expected);
-    for (uint32_t i = 0; i < c->counts[l]; ++i) {
-      EXPECT(c->slots[l * stride + i] == expected[i],
-             "list %u of %u tokens, %u kept: slot %u is %d, not %d", l,
-             c->tokens[l], c->counts[l], i, c->slots[l * stride + i],
-             expected[i]);
-      written[l * stride + i] = 1;
-    }
-  }
-  for (size_t i = 0; i < k->slots_len + 8; ++i) {
-    EXPECT(written[i] || c->slots[i] == kGuardSlot,
-           "element %zu, beyond the count of its list, was written", i);
-  }
-  free(written);
-}
-
-Test(keep_lists, selection_agrees_with_the_oracle_for_any_counts) {
-  test_random random = test_random_start("keep lists, select");
-  uint32_t n_ragged = 0, n_lengths = 0;
-  for (uint32_t i = 0; i < 2000; ++i) {
-    test_runner runner;
-    kvevict_context* with = ContextOf(1 + i % 4, &runner);
-    select_case c = RandomSelect(&random);
-    const bool lengths = Differ(c.tokens, c.keep.n_lists, c.options.n_tokens);
-    const bool ragged = Differ(c.counts, c.keep.n_lists, c.keep.count);
-    Aim(&c, lengths, ragged);
-    n_ragged += ragged;
-    n_lengths += lengths;
-    kvevict_workspace w = KVEVICT_WORKSPACE_INIT;
-    EXPECT_OK(
-        kvevict_select_workspace(with, c.options.n_tokens, c.keep.n_lists, &w));
-    const size_t bytes = w.least_bytes;
-    uint8_t* workspace = aligned_alloc(64, (bytes + 64 + 63) / 64 * 64);
-    memset(workspace, TEST_GUARD, bytes + 64);
-    EXPECT_OK(
-        kvevict_select(with, &c.options, &c.keep, workspace, bytes, NULL));
-    EXPECT(test_is_filled(workspace + bytes, 64),
-           "wrote beyond a workspace of %zu bytes", bytes);
-    ExpectSelected(&c);
-    free(workspace);
-    free(c.scores);
-    free(c.slots);
-    kvevict_context_destroy(with);
-  }
-  cr_assert(n_ragged > 300 && n_lengths > 200, "%u ragged, %u lengths",
-            n_ragged, n_lengths);
-}
-
-/* ---- Compact and reorder ---- */
-
 /* The layers of a call, each with its own cache and lists. */
 typedef struct layers {
   uint32_t n;
@@ -208,9 +28,9 @@ typedef struct layers {
   test_cache* before[kMaxLayers];
   kvevict_keep_lists keep[kMaxLayers];
   kvevict_move moves[kMaxLayers];
-  uint32_t counts[kMaxLayers][4];
-  uint32_t n_tokens[kMaxLayers];
-  int32_t slots[kMaxLayers][4 * 96];
+  uint32_t counts[kMaxLayers][kMaxHeads];
+  uint32_t held[kMaxLayers][kMaxHeads];
+  int32_t slots[kMaxLayers][kMaxHeads * 96];
 } layers;
 
 static const test_cache_spec kSpec = {
@@ -219,7 +39,7 @@ static const test_cache_spec kSpec = {
 static test_cache_spec RandomSpec(test_random* random) {
   test_cache_spec spec = kSpec;
   spec.layout = (test_layout)test_random_below(random, TEST_N_LAYOUTS);
-  spec.n_kv_heads = test_random_between(random, 1, 4);
+  spec.n_kv_heads = test_random_between(random, 1, kMaxHeads);
   spec.capacity = test_random_between(random, 1, 90);
   spec.k_dtype = (kvevict_dtype)test_random_below(random, 4);
   spec.k_head_dim = test_random_between(random, 1, 20);
@@ -228,20 +48,39 @@ static test_cache_spec RandomSpec(test_random* random) {
   return spec;
 }
 
+/* Sets entries of blocks that hold nothing to -1. */
+static void FreeBlocks(test_cache* c, const uint32_t* held, uint32_t most) {
+  if (c->view.ring_slots != 0) return; /* a ring uses all its blocks */
+  const uint64_t stride = c->view.block_table_head_stride;
+  const uint32_t all = test_cache_blocks(c, c->spec.capacity);
+  for (uint32_t h = 0; h < (stride == 0 ? 1 : c->spec.n_kv_heads); ++h) {
+    const uint32_t used = test_cache_blocks(c, stride == 0 ? most : held[h]);
+    for (uint32_t i = used; i < all; ++i) {
+      test_cache_free_entry(c, h * stride + i);
+    }
+  }
+}
+
 static void RandomLists(test_random* random, layers* all, uint32_t l,
                         bool ascending) {
   const uint32_t heads = all->ours[l]->spec.n_kv_heads;
-  const uint32_t n = all->n_tokens[l];
+  uint32_t least = all->held[l][0];
+  for (uint32_t h = 1; h < heads; ++h) {
+    if (all->held[l][h] < least) least = all->held[l][h];
+  }
   kvevict_keep_lists* k = &all->keep[l];
   *k = (kvevict_keep_lists)KVEVICT_KEEP_LISTS_INIT;
   k->n_lists = test_random_coin(random) ? 1 : heads;
   const bool ragged = test_random_below(random, 3) != 0;
   for (uint32_t i = 0; i < k->n_lists; ++i) {
+    const uint32_t n = ragged && k->n_lists > 1 ? all->held[l][i] : least;
     all->counts[l][i] = test_random_below(random, n + 1);
     if (!ragged) all->counts[l][i] = all->counts[l][0];
     if (all->counts[l][i] > k->count) k->count = all->counts[l][i];
   }
-  if (ragged && k->count < n) k->count += test_random_below(random, 2);
+  if (ragged && k->count < all->moves[l].n_tokens) {
+    k->count += test_random_below(random, 2);
+  }
   k->counts = ragged ? all->counts[l] : NULL;
   k->list_stride = test_random_coin(random) ? 0 : k->count + 2;
   k->slots = all->slots[l];
@@ -252,11 +91,28 @@ static void RandomLists(test_random* random, layers* all, uint32_t l,
   memset(k->slots, TEST_GUARD, sizeof all->slots[l]);
   for (uint32_t i = 0; i < k->n_lists; ++i) {
     int32_t* list = k->slots + (size_t)i * stride;
+    const uint32_t n = k->n_lists == 1 ? least : all->held[l][i];
     test_random_ascending(random, list, all->counts[l][i], n);
     for (uint32_t j = 0; !ascending && j < all->counts[l][i]; ++j) {
-      if (n > 0) list[j] = (int32_t)test_random_below(random, n);
+      list[j] = (int32_t)test_random_below(random, n);
     }
   }
+}
+
+/* What heads hold: the same, or each its own number, and no blocks beyond it. */
+static uint32_t DrawHeld(test_random* random, test_cache* cache,
+                         uint32_t* held) {
+  const uint32_t capacity = cache->spec.capacity;
+  const bool is_ragged = test_random_coin(random);
+  uint32_t most = 0;
+  for (uint32_t h = 0; h < kMaxHeads; ++h) {
+    held[h] = test_random_below(random, capacity + 1);
+    if (is_ragged && test_random_below(random, 6) == 0) held[h] = 0;
+    if (!is_ragged) held[h] = held[0];
+    if (h < cache->spec.n_kv_heads && held[h] > most) most = held[h];
+  }
+  if (is_ragged) FreeBlocks(cache, held, most);
+  return most;
 }
 
 static layers* RandomLayers(test_random* random, bool ascending) {
@@ -267,12 +123,12 @@ static layers* RandomLayers(test_random* random, bool ascending) {
     const test_cache_spec spec =
         test_random_coin(random) ? one : RandomSpec(random);
     all->ours[l] = test_cache_create(&spec, random);
+    all->moves[l] = (kvevict_move)KVEVICT_MOVE_INIT;
+    all->moves[l].n_tokens = DrawHeld(random, all->ours[l], all->held[l]);
+    all->moves[l].token_counts = all->held[l];
     all->theirs[l] = test_cache_clone(all->ours[l]);
     all->before[l] = test_cache_clone(all->ours[l]);
-    all->n_tokens[l] = test_random_below(random, spec.capacity + 1);
     RandomLists(random, all, l, ascending);
-    all->moves[l] = (kvevict_move)KVEVICT_MOVE_INIT;
-    all->moves[l].n_tokens = all->n_tokens[l];
     all->moves[l].view = &all->ours[l]->view;
     all->moves[l].keep = &all->keep[l];
     oracle_compact_lists(&all->theirs[l]->view, &all->keep[l]);
@@ -300,16 +156,17 @@ Test(keep_lists, layers_are_compacted_in_one_call_as_one_by_one) {
     test_runner runner;
     kvevict_context* with = ContextOf(1 + i % 4, &runner);
     layers* all = RandomLayers(&random, true);
+    kvevict_workspace w = KVEVICT_WORKSPACE_INIT;
+    EXPECT_OK(kvevict_compact_workspace(with, all->moves, all->n, &w));
+    EXPECT(w.best_bytes == 0, "%zu bytes", w.best_bytes);
     EXPECT_OK(kvevict_compact(with, all->moves, all->n, NULL, 0, NULL));
     for (uint32_t l = 0; l < all->n; ++l) {
       const char* what = test_layout_name(all->ours[l]->spec.layout);
-      uint32_t kept[4], held[4];
-      for (uint32_t h = 0; h < 4; ++h) {
-        kept[h] = CountOf(all, l, h);
-        held[h] = all->n_tokens[l];
-      }
+      uint32_t kept[kMaxHeads];
+      for (uint32_t h = 0; h < kMaxHeads; ++h) kept[h] = CountOf(all, l, h);
       test_expect_same_rows_of_heads(all->ours[l], all->theirs[l], kept, what);
-      test_expect_same_outside_heads(all->ours[l], all->before[l], held, what);
+      test_expect_same_outside_heads(all->ours[l], all->before[l], all->held[l],
+                                     what);
     }
     DestroyLayers(all);
     kvevict_context_destroy(with);
@@ -527,4 +384,135 @@ Test(keep_lists, mistakes_name_their_move) {
     test_cache_destroy(caches[i]);
     test_cache_destroy(before[i]);
   }
+}
+
+/* A block that one cache's head gave back may be another cache's. A block that it
+ * holds may not. */
+Test(keep_lists, of_caches_that_share_a_pool) {
+  test_random random = {5};
+  const test_cache_spec spec = {
+      TEST_PAGED_3_OF_HEADS, 2, 12, KVEVICT_DTYPE_F32, 4,
+      KVEVICT_DTYPE_F32,     4, 0};
+  test_cache* cache = test_cache_create(&spec, &random);
+  test_cache* before = test_cache_clone(cache);
+  kvevict_view views[2] = {cache->view, cache->view};
+  const uint64_t stride = cache->view.block_table_head_stride;
+  int32_t freed[2];
+  for (int i = 0; i < 2; ++i) {
+    freed[i] = cache->block_table[stride + 2 + i];
+    cache->block_table[stride + 2 + i] = -1;
+  }
+  views[1].n_kv_heads = 1;
+  views[1].block_table = freed;
+  views[1].block_table_len = 2;
+  views[1].block_table_head_stride = 0;
+  const uint32_t held[2] = {12, 5}, held_there[1] = {6};
+  int32_t slots[2] = {1, 4};
+  const kvevict_keep_lists keep = test_lists(slots, 2, 1);
+  const kvevict_move moves[2] = {{.struct_size = sizeof moves[0],
+                                  .n_tokens = 12,
+                                  .view = &views[0],
+                                  .keep = &keep,
+                                  .token_counts = held},
+                                 {.struct_size = sizeof moves[0],
+                                  .n_tokens = 6,
+                                  .view = &views[1],
+                                  .keep = &keep,
+                                  .token_counts = held_there}};
+  freed[0] = cache->block_table[stride + 1];
+  EXPECT_INVALID(kvevict_compact(test_context(), moves, 2, NULL, 0, NULL),
+                 "overlap");
+  test_expect_same_bytes(cache, before, "refused");
+  freed[0] = before->block_table[stride + 2];
+  EXPECT_OK(kvevict_compact(test_context(), moves, 2, NULL, 0, NULL));
+  for (int i = 0; i < 2; ++i) {
+    for (uint32_t e = 0; e < 4; ++e) {
+      const uint32_t row = (uint32_t)slots[i];
+      for (uint32_t h = 0; h < 2; ++h) {
+        cr_expect_eq(test_cache_get(cache, &cache->view.k, (uint32_t)i, h, e),
+                     test_cache_get(before, &before->view.k, row, h, e));
+      }
+    }
+  }
+  test_cache_destroy(cache);
+  test_cache_destroy(before);
+}
+
+/* ---- Errors ---- */
+
+/* `change` to good moves of heads that hold 40 and 20 makes both calls fail. */
+#define EXPECT_BREAKS(change, ...)                                           \
+  do {                                                                       \
+    test_random random = {6};                                                \
+    const test_cache_spec spec = {                                           \
+        TEST_PAGED_16_OF_HEADS, 2, 40, KVEVICT_DTYPE_F32, 4,                 \
+        KVEVICT_DTYPE_F32,      4, 0};                                       \
+    test_cache* cache = test_cache_create(&spec, &random);                   \
+    uint32_t held[2] = {40, 20};                                             \
+    int32_t slots[8] = {1, 3, 20, 39, 0, 2, 15, 19};                         \
+    kvevict_keep_lists lists = test_lists(slots, 4, 2);                      \
+    kvevict_move move = {.struct_size = sizeof move,                         \
+                         .n_tokens = 40,                                     \
+                         .view = &cache->view,                               \
+                         .keep = &lists,                                     \
+                         .token_counts = held};                              \
+    int32_t* table = cache->block_table;                                     \
+    const uint64_t stride = cache->view.block_table_head_stride;             \
+    uint64_t room[512];                                                      \
+    uint8_t* const workspace =                                               \
+        (uint8_t*)room + (64 - (uintptr_t)room % 64) % 64;                   \
+    FreeBlocks(cache, held, 40);                                             \
+    change;                                                                  \
+    test_cache* before = test_cache_clone(cache);                            \
+    EXPECT_INVALID(kvevict_compact(test_context(), &move, 1, NULL, 0, NULL), \
+                   __VA_ARGS__);                                             \
+    EXPECT_INVALID(                                                          \
+        kvevict_reorder(test_context(), &move, 1, workspace, 4000, NULL),    \
+        __VA_ARGS__);                                                        \
+    test_expect_same_bytes(cache, before, #change);                          \
+    (void)table, (void)stride;                                               \
+    test_cache_destroy(cache);                                               \
+    test_cache_destroy(before);                                              \
+  } while (0)
+
+Test(keep_lists, that_are_bad_are_errors) {
+  EXPECT_BREAKS(held[1] = 41, "token_counts[1] 41", "40");
+  EXPECT_BREAKS(slots[7] = 20, "keep[1][3] 20", "20");
+  EXPECT_BREAKS(held[1] = 19, "keep[1][3] 19", "19");
+  /* A shared list has room for what the shortest head holds. */
+  EXPECT_BREAKS((lists.n_lists = 1), "keep[0][2] 20", "20");
+  /* Blocks that hold tokens must be there. */
+  EXPECT_BREAKS(table[stride + 1] = -1, "block_table", "-1");
+  EXPECT_BREAKS(held[1] = 33, "block_table", "-1");
+  EXPECT_BREAKS(move.token_counts = NULL, "block_table", "-1");
+  /* The move's n_tokens is what the longest head holds. */
+  EXPECT_BREAKS(move.n_tokens = 39, "token_counts[0] 40", "39");
+}
+
+/* A list has no more places than its head holds: more might have no block. */
+Test(keep_lists, reorder_has_no_more_places_than_are_held) {
+  test_random random = {6};
+  const test_cache_spec spec = {
+      TEST_PAGED_16_OF_HEADS, 2, 40, KVEVICT_DTYPE_F32, 4,
+      KVEVICT_DTYPE_F32,      4, 0};
+  test_cache* cache = test_cache_create(&spec, &random);
+  const uint32_t held[2] = {40, 3};
+  int32_t slots[2 * 20];
+  uint64_t room[512];
+  uint8_t* const workspace = (uint8_t*)room + (64 - (uintptr_t)room % 64) % 64;
+  for (int i = 0; i < 2 * 20; ++i) slots[i] = i % 3;
+  FreeBlocks(cache, held, 40);
+  test_cache* before = test_cache_clone(cache);
+  const kvevict_keep_lists lists = test_lists(slots, 20, 2);
+  const kvevict_move move = {.struct_size = sizeof move,
+                             .n_tokens = 40,
+                             .view = &cache->view,
+                             .keep = &lists,
+                             .token_counts = held};
+  EXPECT_INVALID(
+      kvevict_reorder(test_context(), &move, 1, workspace, 4000, NULL), "20",
+      "3");
+  test_expect_same_bytes(cache, before, "refused");
+  test_cache_destroy(cache);
+  test_cache_destroy(before);
 }

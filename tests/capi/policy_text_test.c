@@ -77,17 +77,6 @@ Test(policy_text, spaces_around_tokens_are_ignored) {
           "  snapkv :  budget = 2048 , sink= 4,window =32 ,pool=avg7  ")));
 }
 
-Test(policy_text, format_writes_what_differs_from_the_default) {
-  ExpectText(test_policy("snapkv:budget=2048,sink=4,window=32,pool=avg7"),
-             "snapkv:budget=2048");
-  ExpectText(test_policy("pyramidkv:budget=0.5,split=geometric,alpha=0.25"),
-             "pyramidkv:budget=0.5,alpha=0.25");
-  ExpectText(test_policy("pyramidkv:budget=1024,split=uniform"),
-             "pyramidkv:budget=1024,split=uniform");
-  ExpectText(test_policy("snapkv:budget=512,pool=max5"),
-             "snapkv:budget=512,pool=max5");
-}
-
 /* A text may say what no plan would accept. */
 Test(policy_text, format_writes_values_that_do_not_go_together) {
   kvevict_policy* policy = test_policy("snapkv");
@@ -244,7 +233,7 @@ Test(policy_text, format_refuses_null) {
 
 Test(policy_text, creating_from_what_was_written_gives_an_equal_policy) {
   test_random random = test_random_start("policy_text round trip");
-  for (int i = 0; i < 20000; ++i) {
+  for (int i = 0; i < 10000; ++i) {
     const kvevict_policy* policy = test_random_policy(&random);
     char text[TEST_POLICY_TEXT];
     EXPECT_OK(kvevict_policy_format(policy, text, sizeof text, NULL));
@@ -256,7 +245,7 @@ Test(policy_text, creating_from_what_was_written_gives_an_equal_policy) {
 /* Whatever the text is, the answer is a policy or an error. */
 Test(policy_text, damaged_texts_are_errors_or_policies) {
   test_random random = test_random_start("policy_text damage");
-  for (int i = 0; i < 20000; ++i) {
+  for (int i = 0; i < 10000; ++i) {
     char text[TEST_POLICY_TEXT];
     size_t length = 0;
     EXPECT_OK(kvevict_policy_format(test_random_policy(&random), text,

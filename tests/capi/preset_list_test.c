@@ -25,59 +25,6 @@ Test(preset, keys_after_a_preset_change_it) {
       test_policy("snapkv-kvpress:budget=0.25,window=16"), expected));
 }
 
-Test(preset, original_snapkv_has_the_published_numbers) {
-  const oracle_policy p = oracle_policy_from("snapkv-original");
-  cr_expect_eq(p.kind, ORACLE_SNAPKV);
-  cr_expect_eq(p.sink, 0);
-  cr_expect_eq(p.window, 32);
-  cr_expect_eq(p.keep_window, 1);
-  cr_expect_eq(p.pool, ORACLE_POOL_AVG);
-  cr_expect_eq(p.pool_width, 5);
-  cr_expect_eq(p.edge, ORACLE_EDGE_PAD);
-  cr_expect_eq(p.rows, KVEVICT_REDUCE_SUM);
-  cr_expect_eq(p.budget, 2048.0);
-}
-
-Test(preset, kvpress_pools_each_query_head_before_the_group_mean) {
-  const oracle_policy p = oracle_policy_from("snapkv-kvpress");
-  cr_expect_eq(p.kind, ORACLE_SNAPKV);
-  cr_expect_eq(p.sink, 0);
-  cr_expect_eq(p.window, 64);
-  cr_expect_eq(p.pool, ORACLE_POOL_AVG);
-  cr_expect_eq(p.pool_width, 5);
-  cr_expect_eq(p.rows, KVEVICT_REDUCE_MEAN);
-  cr_expect_eq(p.group, KVEVICT_REDUCE_MEAN);
-  cr_expect_eq(p.order, ORACLE_ORDER_POOL_REDUCE);
-}
-
-Test(preset, kvpress_expected_attention_weighs_by_norms) {
-  const oracle_policy p = oracle_policy_from("expected-attention-kvpress");
-  cr_expect_eq(p.kind, ORACLE_EXPECTED_ATTENTION);
-  cr_expect_eq(p.budget, 0.5);
-  cr_expect_eq(p.sink, 4);
-  cr_expect_eq(p.recent, 0);
-  cr_expect_eq(p.pool, ORACLE_POOL_NONE);
-  cr_expect_eq(p.group, KVEVICT_REDUCE_MEAN);
-  cr_expect_eq(p.weight, ORACLE_WEIGHT_NORM);
-  cr_expect_eq(p.epsilon, 0.0);
-}
-
-Test(preset, sharpinference_sums_everything_into_one_list) {
-  const oracle_policy p = oracle_policy_from("snapkv-sharpinference");
-  cr_expect_eq(p.recent, 64);
-  cr_expect_eq(p.pool, ORACLE_POOL_NONE);
-  cr_expect_eq(p.group, KVEVICT_REDUCE_SUM);
-  cr_expect_eq(p.scope, KVEVICT_SCOPE_MODEL);
-  cr_expect_eq(p.over, KVEVICT_REDUCE_SUM);
-}
-
-Test(preset, web_llm_has_its_configuration_layers_numbers) {
-  const oracle_policy p = oracle_policy_from("snapkv-web-llm");
-  cr_expect_eq(p.sink, 4);
-  cr_expect_eq(p.window, 32);
-  cr_expect_eq(p.pool_width, 7);
-}
-
 Test(preset, enumeration_ends_with_an_error_and_untouched_output) {
   uint32_t n = 0;
   kvevict_preset_info info = {.struct_size = sizeof info};

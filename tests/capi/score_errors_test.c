@@ -1,198 +1,423 @@
-/* kvevict_score() refuses these calls. */
+/* kvevict_score() refuses these calls, names what is wrong, and writes nothing. */
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include "kvevict/experimental.h"
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
-#include "tests/capi/support/inputs.h"
-#include "tests/capi/support/scene.h"
+#include "tests/capi/support/plan.h"
+#include "tests/capi/support/policies.h"
 
-/* `change` to a valid call makes it fail with `code`; nothing is written. */
-#define EXPECT_BREAKS_WITH(code, change, ...)                                 \
-  do {                                                                        \
-    test_scene_spec spec = test_scene_of("snapkv:window=8", 4, 2, 16, 40);    \
-    spec.q_dtype = KVEVICT_DTYPE_F16;                                         \
-    spec.layout = TEST_PAGED_3;                                               \
-    test_scene* s = test_scene_create(&spec, 10);                             \
-    float scores_array[80], *scores = scores_array;                           \
-    GUARD(scores_array);                                                      \
-    const kvevict_plan* plan = s->plan->plan;                                 \
-    kvevict_plane queries = s->queries, *q = &queries;                        \
-    kvevict_view view = s->cache->view, *v = &view;                           \
-    uint32_t n_tokens = 40;                                                   \
-    size_t scores_len = 80, jobs_len = 1, bytes = s->plan->workspace_bytes;   \
-    char* workspace = s->plan->workspace;                                     \
-    kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;                \
-    const kvevict_signal_inputs* in = &inputs;                                \
-    kvevict_score_job job = KVEVICT_SCORE_JOB_INIT, *jobs = &job;             \
-    change;                                                                   \
-    inputs.queries = q;                                                       \
-    job.n_tokens = n_tokens;                                                  \
-    job.view = v;                                                             \
-    job.inputs = in;                                                          \
-    job.scores = scores;                                                      \
-    job.scores_len = scores_len;                                              \
-    EXPECT_FAILS(kvevict_score(plan, jobs, jobs_len, workspace, bytes, NULL), \
-                 code, __VA_ARGS__);                                          \
-    EXPECT_UNTOUCHED(scores_array);                                           \
-    (void)queries, (void)view;                                                \
-    test_scene_destroy(s);                                                    \
+enum {
+  kQ = 4,
+  kKv = 2,
+  kTokens = 40,
+  kMost = 43,
+  kDim = 8,
+  kPairs = 3,
+  kRef = 2
+};
+
+/* A good call: every input is there. */
+typedef struct scene {
+  float k[kKv * kMost * kDim], v[kKv * kMost * kDim];
+  float numbers[kQ * kTokens * kDim];
+  float inv_freq[kPairs];
+  int32_t positions[kRef + 1];
+  kvevict_layer_geometry layer;
+  kvevict_geometry geometry;
+  kvevict_plan* plan;
+  char *memory, *workspace;
+  size_t bytes, jobs_len;
+  kvevict_view view;
+  kvevict_plane queries, reference, scores_plane, weights, sums, mean,
+      covariance, filter, centers;
+  kvevict_signal_inputs inputs;
+  kvevict_score_job job, *jobs;
+  float scores[kKv * kTokens];
+} scene;
+
+static kvevict_plane Rows(const float* data, uint32_t n, uint32_t dim) {
+  return kvevict_plane_head_major(data, KVEVICT_DTYPE_F32, n, dim);
+}
+
+static scene* Make(const char* text) {
+  scene* s = calloc(1, sizeof *s);
+  const kvevict_policy* policy = test_policy(text);
+  for (int i = 0; i < kQ * kTokens * kDim; ++i) {
+    s->numbers[i] = (float)(i % 13) / 8.0f;
+  }
+  memcpy(s->k, s->numbers, sizeof s->k);
+  memcpy(s->v, s->numbers, sizeof s->v);
+  for (int f = 0; f < kPairs; ++f) s->inv_freq[f] = 1.0f / (float)(1 + f);
+  s->layer = test_layer(kQ, kKv, kDim, kDim);
+  s->geometry = test_geometry(1, kMost, &s->layer);
+  s->geometry.rope_inv_freq = s->inv_freq;
+  s->geometry.rope_inv_freq_len = kPairs;
+  EXPECT_OK(kvevict_plan_create(test_context(), &s->geometry, policy, NULL,
+                                &s->plan));
+  s->bytes = test_workspace(s->plan, KVEVICT_OPERATION_SCORE, 0).best_bytes;
+  s->memory = s->workspace = aligned_alloc(64, (s->bytes + 127) / 64 * 64);
+  s->view = (kvevict_view)KVEVICT_VIEW_INIT;
+  s->view.n_kv_heads = kKv;
+  s->view.k = Rows(s->k, kMost, kDim);
+  s->view.v = Rows(s->v, kMost, kDim);
+  kvevict_resolved_policy resolved = {.struct_size = sizeof resolved};
+  EXPECT_OK(kvevict_policy_resolve(policy, kTokens, &resolved));
+  s->queries = Rows(s->numbers, kTokens, kDim);
+  s->reference = Rows(s->numbers, kRef, kDim);
+  s->scores_plane = s->weights = s->sums = Rows(s->numbers, kTokens, 1);
+  s->mean = s->filter = Rows(s->numbers, 1, kDim);
+  s->covariance = Rows(s->numbers, kDim, kDim);
+  s->centers = Rows(s->numbers, 3, kPairs);
+  kvevict_signal_inputs* in = &s->inputs;
+  *in = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
+  in->queries = &s->queries;
+  in->scores = &s->scores_plane;
+  in->token_weights = &s->weights;
+  in->attention_sums = &s->sums;
+  in->query_mean = &s->mean;
+  in->query_covariance = &s->covariance;
+  in->key_filter = &s->filter;
+  in->query_centers = &s->centers;
+  kvevict_need need = KVEVICT_NEED_NONE;
+  EXPECT_OK(
+      kvevict_policy_need(policy, KVEVICT_INPUT_REFERENCE_QUERIES, &need));
+  if (need != KVEVICT_NEED_NONE) {
+    in->reference_queries = &s->reference;
+    in->n_reference_rows = kRef;
+    in->reference_positions = s->positions;
+  }
+  s->job = test_score_job(kTokens, &s->view, in, s->scores, kKv);
+  s->jobs = &s->job;
+  s->jobs_len = 1;
+  GUARD(s->scores);
+  return s;
+}
+
+static kvevict_status Score(const scene* s) {
+  return kvevict_score(s->plan, s->jobs, s->jobs_len, s->workspace, s->bytes,
+                       NULL);
+}
+
+static void End(scene* s) {
+  kvevict_plan_destroy(s->plan);
+  free(s->memory);
+  free(s);
+}
+
+/* `change` to a good call for the policy makes it fail with `code`. */
+#define EXPECT_BREAKS_WITH(code, policy, change, ...) \
+  do {                                                \
+    scene* s = Make(policy);                          \
+    change;                                           \
+    EXPECT_FAILS(Score(s), code, __VA_ARGS__);        \
+    EXPECT_UNTOUCHED(s->scores);                      \
+    End(s);                                           \
   } while (0)
-#define EXPECT_BREAKS(change, ...) \
-  EXPECT_BREAKS_WITH(KVEVICT_ERROR_INVALID_ARGUMENT, change, __VA_ARGS__)
+#define EXPECT_BREAKS(policy, change, ...)                           \
+  EXPECT_BREAKS_WITH(KVEVICT_ERROR_INVALID_ARGUMENT, policy, change, \
+                     __VA_ARGS__)
 
-Test(score, null_pointers_are_errors) {
-  EXPECT_BREAKS(plan = NULL, "plan", "NULL");
-  EXPECT_BREAKS(jobs = NULL, "jobs", "NULL");
-  EXPECT_BREAKS(in = NULL, "inputs.queries is NULL");
-  EXPECT_BREAKS(q = NULL, "inputs.queries is NULL");
-  EXPECT_BREAKS(v = NULL, "view", "NULL");
-  EXPECT_BREAKS(scores = NULL, "scores", "NULL");
-  EXPECT_BREAKS(workspace = NULL, "workspace", "NULL");
+static const char kSnap[] = "snapkv:window=8";
+
+Test(score_errors, are_none_in_good_calls) {
+  static const char* const kPolicies[] = {
+      kSnap,        "snapkv:window=4,reference=2",  "h2o",
+      "q-filter",   "expected-attention",           "triattention",
+      "non-causal", "custom:weight=given",          "knorm:weight=norm",
+      "leverage",   "custom:sink=0,redundancy=0.5", "lagkv:block=8"};
+  for (size_t i = 0; i < sizeof kPolicies / sizeof *kPolicies; ++i) {
+    scene* s = Make(kPolicies[i]);
+    EXPECT_OK(Score(s));
+    EXPECT(!test_is_filled(s->scores, sizeof s->scores), "%s", kPolicies[i]);
+    End(s);
+  }
 }
 
-Test(score, wrong_sizes_are_errors) {
-  EXPECT_BREAKS((n_tokens = 7, scores_len = 14), "n_tokens 7", "8");
-  EXPECT_BREAKS((n_tokens = 0, scores_len = 0), "n_tokens 0", "8");
-  EXPECT_BREAKS((n_tokens = 44, scores_len = 88), "n_tokens 44",
-                "max_tokens 43");
-  EXPECT_BREAKS(scores_len = 79, "scores_len 79", "40");
-  EXPECT_BREAKS(scores_len = 81, "scores_len 81", "40");
-  EXPECT_BREAKS(
-      bytes = test_workspace(plan, KVEVICT_OPERATION_SCORE, 40).least_bytes - 1,
-      "workspace_bytes", "the least");
-  EXPECT_BREAKS(workspace += 32, "workspace", "64");
-  EXPECT_BREAKS(jobs_len = KVEVICT_MAX_JOBS + 1, "jobs_len 129", "128");
-}
-
-Test(score, queries_that_do_not_match_are_errors) {
-  EXPECT_BREAKS(queries.data = 0, "queries.data", "0");
-  EXPECT_BREAKS(queries.dtype = KVEVICT_DTYPE_F32, "queries.dtype", "1", "2");
-  EXPECT_BREAKS(queries.head_dim = 15, "queries.head_dim 15", "16");
-  EXPECT_BREAKS(queries.row_bytes = 3, "queries.row_bytes", "3");
-  EXPECT_BREAKS(queries.reserved[1] = 3, "queries.reserved", "3");
-}
-
-Test(score, views_that_do_not_match_are_errors) {
-  EXPECT_BREAKS(view.n_kv_heads = 1, "n_kv_heads 1", "2");
-  EXPECT_BREAKS(
-      (view.k.dtype = KVEVICT_DTYPE_BF16, view.k.element_stride_bytes = 0),
-      "k.dtype", "3", "1");
-  EXPECT_BREAKS(view.k.head_dim = 8, "k.head_dim 8", "16");
-  EXPECT_BREAKS(view.k.data = 0, "k.data");
-  EXPECT_BREAKS(view.block_table_len = 13, "block_table_len 13");
-  EXPECT_BREAKS(view.struct_size = 4, "struct_size", "4");
-}
-
-/* Token counts, the layer, and inputs that only other signals read. */
-Test(score, other_inputs_are_checked) {
-  EXPECT_BREAKS(job.layer = 1, "jobs[0]", "layer 1", "n_layers 1");
-  EXPECT_BREAKS(job.n_seen = 3, "n_seen 3", "40");
-  EXPECT_BREAKS(job.struct_size = 8, "jobs[0]", "struct_size 8");
-  EXPECT_BREAKS(inputs.struct_size = 8, "struct_size 8");
+Test(score_errors, of_the_call_and_its_job) {
+  EXPECT_BREAKS(kSnap, (kvevict_plan_destroy(s->plan), s->plan = NULL), "plan",
+                "NULL");
+  EXPECT_BREAKS(kSnap, s->jobs = NULL, "jobs", "NULL");
+  EXPECT_BREAKS(kSnap, s->jobs_len = KVEVICT_MAX_JOBS + 1, "jobs_len 129",
+                "128");
+  EXPECT_BREAKS(kSnap, s->job.struct_size = 8, "jobs[0]", "struct_size 8");
+  EXPECT_BREAKS(kSnap, s->job.layer = 1, "jobs[0]", "layer 1", "n_layers 1");
+  EXPECT_BREAKS(kSnap, s->job.scores = NULL, "scores", "NULL");
+  EXPECT_BREAKS(kSnap, s->job.scores_len = 79, "scores_len 79", "40");
+  EXPECT_BREAKS(kSnap, s->job.scores_len = 81, "scores_len 81", "40");
+  EXPECT_BREAKS(kSnap, (s->job.n_tokens = 7, s->job.scores_len = 14),
+                "n_tokens 7", "8");
+  EXPECT_BREAKS(kSnap, (s->job.n_tokens = 0, s->job.scores_len = 0),
+                "n_tokens 0", "8");
+  EXPECT_BREAKS(kSnap, (s->job.n_tokens = 44, s->job.scores_len = 88),
+                "n_tokens 44", "max_tokens 43");
+  EXPECT_BREAKS(kSnap, s->job.n_seen = 39, "n_seen 39", "40");
+  EXPECT_BREAKS(kSnap, s->job.n_seen = 0x80000000u, "n_seen 2147483648",
+                "2147483647");
   const uint32_t more[] = {40, 41}, fewer[] = {40, 7};
-  EXPECT_BREAKS(job.token_counts = more, "token_counts[1] 41", "40");
-  EXPECT_BREAKS(job.token_counts = fewer, "token_counts[1] 7", "8");
+  EXPECT_BREAKS(kSnap, s->job.token_counts = more, "token_counts[1] 41", "40");
+  EXPECT_BREAKS(kSnap, s->job.token_counts = fewer, "token_counts[1] 7", "8");
+  EXPECT_BREAKS(kSnap, s->workspace = NULL, "workspace", "NULL");
+  EXPECT_BREAKS(kSnap, s->workspace += 32, "workspace", "64");
+  EXPECT_BREAKS(
+      kSnap,
+      s->bytes = test_workspace(s->plan, KVEVICT_OPERATION_SCORE, kTokens)
+                     .least_bytes -
+                 1,
+      "workspace_bytes", "the least");
+  EXPECT_BREAKS("streaming-llm", (void)0, "policy", "nothing to score");
+  EXPECT_BREAKS("none", (void)0, "policy", "nothing to score");
 }
 
-static test_plan* SmallPlan(const char* policy) {
-  const kvevict_layer_geometry layer = test_layer(1, 1, 4, 0);
-  const kvevict_geometry geometry = test_geometry(1, 10, &layer);
-  return test_plan_create(policy, &geometry, KVEVICT_OPERATION_SCORE, 1);
+Test(score_errors, of_views) {
+  EXPECT_BREAKS(kSnap, s->job.view = NULL, "view", "NULL");
+  EXPECT_BREAKS(kSnap, s->view.struct_size = 4, "struct_size", "4");
+  EXPECT_BREAKS(kSnap, s->view.n_kv_heads = 1, "n_kv_heads 1", "2");
+  EXPECT_BREAKS(kSnap, s->view.k.dtype = KVEVICT_DTYPE_BF16, "k.dtype", "3",
+                "1");
+  EXPECT_BREAKS(kSnap, s->view.k.head_dim = 7, "k.head_dim 7", "8");
+  /* Rows that a policy reads must be there, whatever its signal is. */
+  EXPECT_BREAKS(kSnap, s->view.k.data = 0, "k.data is 0");
+  EXPECT_BREAKS("non-causal", s->view.v.data = 0, "v.data is 0");
+  EXPECT_BREAKS("custom:sink=0,weight=norm", s->view.v.data = 0, "v.data is 0");
+  EXPECT_BREAKS("custom:sink=0,redundancy=0.5", s->view.k.data = 0, "k.data");
+  EXPECT_BREAKS("h2o", (s->inputs.attention_sums = NULL, s->job.view = NULL),
+                "view", "NULL");
 }
 
-/* A policy that ranks nothing cannot be scored. */
-Test(score, policies_that_rank_nothing_are_errors) {
-  const char* const kNot[] = {"streaming-llm", "none"};
-  for (int i = 0; i < 2; ++i) {
-    test_plan* p = SmallPlan(kNot[i]);
-    const kvevict_view view = KVEVICT_VIEW_INIT;
-    float scores[10];
-    GUARD(scores);
-    EXPECT_INVALID(test_score(p, NULL, &view, 10, scores, 10), "policy",
-                   "nothing to score");
-    EXPECT_UNTOUCHED(scores);
-    test_plan_destroy(p);
+/* Every f32 plane is checked for all of this. */
+Test(score_errors, of_planes) {
+  static const struct {
+    const char *policy, *name;
+    size_t plane, place;
+  } kPlanes[] = {
+#define ROW(policy, input, plane) \
+  {policy, #input, offsetof(scene, plane), offsetof(scene, inputs.input)}
+      ROW("custom", scores, scores_plane),
+      ROW("custom:weight=given", token_weights, weights),
+      ROW("h2o", attention_sums, sums),
+      ROW("expected-attention", query_mean, mean),
+      ROW("expected-attention", query_covariance, covariance),
+      ROW("q-filter", key_filter, filter),
+      ROW("triattention", query_centers, centers),
+#undef ROW
+  };
+  for (size_t i = 0; i < sizeof kPlanes / sizeof *kPlanes; ++i) {
+    for (int way = 0; way < 8; ++way) {
+      scene* s = Make(kPlanes[i].policy);
+      kvevict_plane* const plane = (void*)((char*)s + kPlanes[i].plane);
+      const kvevict_plane* none = NULL;
+      /* A row alone has no stride between its tokens. */
+      const bool is_row = plane == &s->mean || plane == &s->filter;
+      if (way == 0) plane->head_dim += 1;
+      if (way == 1) plane->dtype = KVEVICT_DTYPE_F16;
+      if (way == 2) plane->data += 2;
+      if (way == 3) plane->data = 0;
+      if (way == 4) plane->reserved[1] = 3;
+      if (way == 5) plane->head_stride_bytes -= 4;
+      if (way == 6) plane->token_stride_bytes += 4;
+      if (way == 7) {
+        memcpy((char*)s + kPlanes[i].place, &none, sizeof none);
+        if (plane == &s->sums) s->inputs.queries = NULL;
+      }
+      static const char* const kParts[] = {
+          ".head_dim", ".dtype",    ".data",        ".data",
+          ".reserved", ".head_str", ".token_strid", " is NULL"};
+      char words[64];
+      snprintf(words, sizeof words, "%s%s", kPlanes[i].name, kParts[way]);
+      const bool is_optional = way == 7 && plane == &s->covariance;
+      if (is_optional || (way == 6 && is_row)) {
+        EXPECT_OK(Score(s));
+      } else {
+        EXPECT_INVALID(Score(s), words);
+        EXPECT_UNTOUCHED(s->scores);
+      }
+      End(s);
+    }
   }
 }
 
-Test(score, unreadable_keys_and_queries_are_unsupported) {
-  for (int which = 0; which < 2; ++which) {
-    kvevict_layer_geometry layer = test_layer(1, 1, which == 0 ? 0 : 4, 0);
-    layer.k_dtype = which == 0 ? KVEVICT_DTYPE_OPAQUE : KVEVICT_DTYPE_F32;
-    layer.q_dtype = which == 0 ? KVEVICT_DTYPE_F32 : KVEVICT_DTYPE_OPAQUE;
-    const kvevict_geometry geometry = test_geometry(1, 10, &layer);
-    test_plan* p = test_plan_create("snapkv:window=2", &geometry,
-                                    KVEVICT_OPERATION_SCORE, 1);
-    test_random random = {1};
-    const test_cache_spec spec = {TEST_TOKEN_MAJOR,  1, 10, layer.k_dtype, 4,
-                                  KVEVICT_DTYPE_F32, 0, 0};
-    test_cache* cache = test_cache_create(&spec, &random);
-    float scores[10];
-    GUARD(scores);
-    EXPECT_FAILS(test_score(p, &cache->view.k, &cache->view, 10, scores, 10),
-                 KVEVICT_ERROR_UNSUPPORTED, "opaque");
-    EXPECT_UNTOUCHED(scores);
-    test_cache_destroy(cache);
-    test_plan_destroy(p);
+Test(score_errors, of_inputs) {
+  EXPECT_BREAKS(kSnap, s->job.inputs = NULL, "inputs.queries is NULL");
+  EXPECT_BREAKS(kSnap, s->inputs.struct_size = 8, "struct_size 8");
+  EXPECT_BREAKS(kSnap, s->inputs.queries = NULL, "inputs.queries is NULL");
+  EXPECT_BREAKS(kSnap, s->inputs.n_query_rows = 7, "inputs.n_query_rows 7",
+                "window 8");
+  EXPECT_BREAKS(kSnap, s->queries.data = 0, "queries.data", "0");
+  EXPECT_BREAKS(kSnap, s->queries.dtype = KVEVICT_DTYPE_F16, "queries.dtype",
+                "1", "2");
+  EXPECT_BREAKS(kSnap, s->queries.head_dim = 7, "queries.head_dim 7", "8");
+  EXPECT_BREAKS(kSnap, s->queries.row_bytes = 3, "queries.row_bytes", "3");
+  EXPECT_BREAKS(kSnap, s->queries.reserved[1] = 3, "queries.reserved", "3");
+  EXPECT_BREAKS("custom", s->job.inputs = NULL, "inputs.scores is NULL");
+  EXPECT_BREAKS("q-filter", s->job.inputs = NULL, "inputs.key_filter is NULL",
+                "key filter");
+  EXPECT_BREAKS("triattention", s->job.inputs = NULL,
+                "inputs.query_centers is NULL", "query centers");
+  EXPECT_BREAKS("random:sink=0,weight=given", s->inputs.token_weights = NULL,
+                "token_weights", "NULL", "weight=given");
+  EXPECT_BREAKS("non-causal", s->inputs.queries = NULL,
+                "inputs.queries is NULL", "attention within chunks");
+  EXPECT_BREAKS("non-causal", s->inputs.n_query_rows = 39,
+                "inputs.n_query_rows 39 is not 0 or 40 slots held");
+  EXPECT_BREAKS("non-causal", s->inputs.n_query_rows = 41,
+                "inputs.n_query_rows 41 is not 0 or 40 slots held");
+  /* h2o makes sums of queries where there are none. */
+  const uint32_t counts[] = {40, 39};
+  EXPECT_BREAKS("h2o", s->inputs.n_sum_heads = 3, "inputs.n_sum_heads 3",
+                "n_q_heads 4", "n_kv_heads 2");
+  EXPECT_BREAKS("h2o", s->inputs.attention_sums = s->inputs.queries = NULL,
+                "inputs.attention_sums is NULL", "queries are NULL",
+                "accumulated attention");
+  EXPECT_BREAKS("h2o",
+                (s->inputs.attention_sums = NULL, s->inputs.n_query_rows = 41),
+                "inputs.n_query_rows 41 > 40");
+  EXPECT_BREAKS("h2o",
+                (s->inputs.attention_sums = NULL, s->job.token_counts = counts),
+                "token_counts[1] 39 < 40");
+}
+
+Test(score_errors, of_reference_queries) {
+  static const char kText[] = "snapkv:window=4,reference=2";
+  EXPECT_BREAKS(kText, s->inputs.reference_queries = NULL,
+                "inputs.reference_queries is NULL", "reference 2");
+  EXPECT_BREAKS(kText, s->inputs.n_reference_rows = 3,
+                "inputs.n_reference_rows 3 is not reference 2");
+  EXPECT_BREAKS(kText, s->reference.head_dim = 7,
+                "reference_queries.head_dim 7", "8");
+  EXPECT_BREAKS(kText, s->reference.dtype = KVEVICT_DTYPE_F16,
+                "reference_queries.dtype");
+  EXPECT_BREAKS(kText, s->reference.head_stride_bytes = 0,
+                "reference_queries.head_stride_bytes is 0 for 4 heads");
+  EXPECT_BREAKS(kText, s->reference.token_stride_bytes = 0,
+                "reference_queries.token_stride_bytes is 0 for 2 rows");
+  EXPECT_BREAKS(kText, s->positions[1] = -1, "reference_positions[1] -1 < 0");
+  EXPECT_BREAKS(kText,
+                s->inputs.reference_positions =
+                    (const int32_t*)(const void*)((char*)s->positions + 2),
+                "reference_positions", "is not aligned to 4");
+  /* Policies that take none say so. */
+  static const char* const kOthers[][2] = {
+      {"snapkv:window=4", "policy snapkv has reference 0"},
+      {"knorm", "policy knorm has no reference queries"},
+      {"non-causal:block=4", "policy non-causal has no reference queries"},
+      {"h2o", "no reference queries"}};
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_BREAKS(kOthers[i][0],
+                  (s->inputs.n_reference_rows = 2,
+                   s->inputs.reference_queries = &s->reference,
+                   s->inputs.attention_sums = NULL),
+                  "inputs.n_reference_rows 2", kOthers[i][1]);
   }
 }
 
-static kvevict_score_job SmallJob(float* scores) {
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
-  job.n_tokens = 10;
-  job.scores = scores;
-  job.scores_len = 10;
-  return job;
+/* ---- Plans ---- */
+
+static kvevict_status Plan(scene* s, const char* policy) {
+  kvevict_plan* plan = NULL;
+  const kvevict_status status = kvevict_plan_create(
+      test_context(), &s->geometry, test_policy(policy), NULL, &plan);
+  kvevict_plan_destroy(plan);
+  return status;
 }
 
-/* Inputs that a policy's signal does not read may be absent. */
-Test(score, random_needs_no_view) {
-  test_plan* p = SmallPlan("random:sink=0,budget=5");
-  float scores[10] = {0};
-  const kvevict_score_job job = SmallJob(scores);
-  EXPECT_OK(test_score_jobs(p, &job, 1));
-  cr_assert(scores[0] != scores[9], "drawn numbers");
-  test_plan_destroy(p);
-}
-
-/* The caller's scores need a row per head, with tokens packed. */
-Test(score, scores_that_do_not_match_are_errors) {
-#define EXPECT_CUSTOM_BREAKS(change, ...)                                     \
-  do {                                                                        \
-    test_plan* p = SmallPlan("custom:sink=0,pool=max3");                      \
-    float given[10] = {0}, scores[10];                                        \
-    GUARD(scores);                                                            \
-    kvevict_plane plane = test_floats_plane(given, 10), *at = &plane;         \
-    kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT, *in = &inputs; \
-    change;                                                                   \
-    inputs.scores = at;                                                       \
-    kvevict_score_job job = SmallJob(scores);                                 \
-    job.inputs = in;                                                          \
-    EXPECT_INVALID(test_score_jobs(p, &job, 1), __VA_ARGS__);                 \
-    EXPECT_UNTOUCHED(scores);                                                 \
-    (void)plane;                                                              \
-    test_plan_destroy(p);                                                     \
+/* `change` to a good geometry makes its plan fail. */
+#define EXPECT_NO_PLAN(policy, change, ...)                     \
+  do {                                                          \
+    scene* s = Make("knorm");                                   \
+    float sinks[kQ] = {0.0f};                                   \
+    EXPECT_OK(Plan(s, policy));                                 \
+    change;                                                     \
+    EXPECT_INVALID(Plan(s, policy), "geometry: ", __VA_ARGS__); \
+    (void)sinks;                                                \
+    End(s);                                                     \
   } while (0)
-  EXPECT_CUSTOM_BREAKS(in = NULL, "scores", "NULL");
-  EXPECT_CUSTOM_BREAKS(at = NULL, "scores", "NULL");
-  EXPECT_CUSTOM_BREAKS(plane.data = 0, "scores.data", "0");
-  EXPECT_CUSTOM_BREAKS(plane.dtype = KVEVICT_DTYPE_F16, "scores.dtype f16");
-  EXPECT_CUSTOM_BREAKS(plane.head_dim = 2, "scores.head_dim 2");
-  EXPECT_CUSTOM_BREAKS(plane.token_stride_bytes = 8, "scores.token_stride", "8",
-                       "4");
-  EXPECT_CUSTOM_BREAKS(plane.reserved[3] = 7, "scores.reserved", "7");
+
+Test(score_errors, of_geometries) {
+  EXPECT_NO_PLAN("knorm", s->geometry.rope_inv_freq = NULL,
+                 "rope_inv_freq is NULL", "3");
+  EXPECT_NO_PLAN("knorm", s->geometry.rope_layout = (kvevict_rope_layout)2,
+                 "rope_layout 2", "[0, 1]");
+  EXPECT_NO_PLAN("knorm", s->geometry.rope_inv_freq_len = 257,
+                 "rope_inv_freq_len 257", "256");
+  EXPECT_NO_PLAN("knorm", s->inv_freq[1] = NAN, "rope_inv_freq[1]", "nan");
+  EXPECT_NO_PLAN("knorm", s->layer.k_head_dim = 5, "rope_inv_freq_len 3",
+                 "k_head_dim 5");
+  static const char* const kRotated[][2] = {{"triattention", "query centers"},
+                                            {"leverage", "leverage"},
+                                            {"custom:leverage=1", "leverage"}};
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_NO_PLAN(
+        kRotated[i][0],
+        (s->geometry.rope_inv_freq_len = 0, s->geometry.rope_inv_freq = NULL),
+        "rope_inv_freq is NULL", kRotated[i][1]);
+    if (i == 0) continue;
+    EXPECT_NO_PLAN(kRotated[i][0], s->layer.k_head_dim = 257,
+                   "k_head_dim 257 > 256", "leverage");
+  }
+  EXPECT_NO_PLAN("knorm", s->layer.logit_softcap = -1.0f,
+                 "logit_softcap -1 is not a finite number >= 0");
+  EXPECT_NO_PLAN("knorm", s->layer.logit_softcap = NAN, "logit_softcap nan");
+  EXPECT_NO_PLAN(
+      "knorm",
+      (s->geometry.sink_logits = sinks, s->geometry.sink_logits_len = 3),
+      "sink_logits_len 3 is not 4, the query heads of 1 layers");
+  EXPECT_NO_PLAN("knorm", s->geometry.sink_logits_len = 4,
+                 "sink_logits is NULL");
+  const float kBad[] = {NAN, INFINITY};
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_NO_PLAN("knorm",
+                   (sinks[3] = kBad[i], s->geometry.sink_logits = sinks,
+                    s->geometry.sink_logits_len = 4),
+                   "sink_logits[3]", i == 0 ? "nan" : "inf");
+  }
+}
+
+/* Rows of a dtype that nothing can read. */
+Test(score_errors, of_unreadable_rows) {
+  static const struct {
+    const char* policy;
+    int which;
+    const char* word;
+  } kCases[] = {{kSnap, 0, "opaque"},
+                {kSnap, 2, "opaque"},
+                {"custom:sink=0,redundancy=0.5", 0, "k_dtype"},
+                {"knorm:sink=0,weight=norm", 0, "k_dtype"},
+                {"knorm:sink=0,weight=norm", 1, "v_head_dim is 0"}};
+  for (size_t i = 0; i < sizeof kCases / sizeof *kCases; ++i) {
+    scene* s = Make("knorm");
+    kvevict_layer_geometry* g = &s->layer;
+    if (kCases[i].which == 0) g->k_dtype = KVEVICT_DTYPE_OPAQUE;
+    if (kCases[i].which == 0) g->k_head_dim = 0;
+    if (kCases[i].which == 1) g->v_head_dim = 0;
+    if (kCases[i].which == 2) g->q_dtype = KVEVICT_DTYPE_OPAQUE;
+    s->geometry.rope_inv_freq = NULL;
+    s->geometry.rope_inv_freq_len = 0;
+    kvevict_plan_destroy(s->plan);
+    EXPECT_OK(kvevict_plan_create(test_context(), &s->geometry,
+                                  test_policy(kCases[i].policy), NULL,
+                                  &s->plan));
+    if (kCases[i].which == 0) s->view.k.dtype = KVEVICT_DTYPE_OPAQUE;
+    EXPECT_FAILS(Score(s), KVEVICT_ERROR_UNSUPPORTED, kCases[i].word);
+    EXPECT_UNTOUCHED(s->scores);
+    End(s);
+  }
 }
 
 /* Scores may share no byte with K, V, biases or scales. */
-Test(score, scores_that_overlap_the_cache_are_errors) {
-  enum { kTokens = 32, kDim = 8 };
+Test(score_errors, scores_that_overlap_the_cache_are_errors) {
+  enum { kRows = 32 };
   static struct {
-    uint8_t k[kTokens][kDim];
-    float v[kTokens][kDim], queries[8][kDim];
-    float bias[kTokens], scale[kTokens], scores[kTokens];
+    uint8_t k[kRows][kDim];
+    float v[kRows][kDim], queries[8][kDim];
+    float bias[kRows], scale[kRows], scores[kRows];
   } m;
   kvevict_layer_geometry layer = test_layer(1, 1, kDim, kDim);
   layer.k_dtype = KVEVICT_DTYPE_U8;
   layer.q_dtype = layer.v_dtype = KVEVICT_DTYPE_F32;
-  const kvevict_geometry geometry = test_geometry(1, kTokens, &layer);
+  const kvevict_geometry geometry = test_geometry(1, kRows, &layer);
   test_plan* p = test_plan_create("snapkv:window=8,sink=0", &geometry,
                                   KVEVICT_OPERATION_SCORE, 1);
   kvevict_plane numbers[2] = {
@@ -211,16 +436,16 @@ Test(score, scores_that_overlap_the_cache_are_errors) {
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   inputs.queries = &queries;
   kvevict_score_job jobs[2] = {KVEVICT_SCORE_JOB_INIT, KVEVICT_SCORE_JOB_INIT};
-  float apart[kTokens];
+  float apart[kRows];
   for (int i = 0; i < 2; ++i) {
-    jobs[i].n_tokens = kTokens;
+    jobs[i].n_tokens = kRows;
     jobs[i].view = &view;
     jobs[i].inputs = &inputs;
     jobs[i].scores = i == 0 ? apart : m.scores;
-    jobs[i].scores_len = kTokens;
+    jobs[i].scores_len = kRows;
   }
   EXPECT_OK(test_score_jobs(p, jobs, 2));
-  float* const bad[] = {(float*)&m.k[8], m.v[kTokens - 1], m.bias + kTokens - 1,
+  float* const bad[] = {(float*)&m.k[8], m.v[kRows - 1], m.bias + kRows - 1,
                         m.scale};
   for (int i = 0; i < 4; ++i) {
     memset(&m, 0, sizeof m);
@@ -231,29 +456,5 @@ Test(score, scores_that_overlap_the_cache_are_errors) {
       EXPECT(((const uint8_t*)&m)[b] == 0, "%d: byte %zu was written", i, b);
     }
   }
-  test_plan_destroy(p);
-}
-
-/* Rows do not all read head 0's. */
-Test(score, scores_without_strides_are_packed) {
-  const kvevict_layer_geometry layer = test_layer(3, 3, 4, 0);
-  const kvevict_geometry geometry = test_geometry(1, 10, &layer);
-  test_plan* p = test_plan_create("custom:sink=0,pool=max3", &geometry,
-                                  KVEVICT_OPERATION_SCORE, 1);
-  float given[3 * 10], packed[3 * 10], scores[3 * 10];
-  for (int i = 0; i < 30; ++i) given[i] = (float)((i * 17) % 30);
-  kvevict_plane plane = test_floats_plane(given, 10);
-  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
-  inputs.scores = &plane;
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
-  job.n_tokens = 10;
-  job.inputs = &inputs;
-  job.scores_len = 30;
-  job.scores = packed;
-  EXPECT_OK(test_score_jobs(p, &job, 1));
-  plane.token_stride_bytes = plane.head_stride_bytes = 0;
-  job.scores = scores;
-  EXPECT_OK(test_score_jobs(p, &job, 1));
-  cr_assert_arr_eq(scores, packed, sizeof scores);
   test_plan_destroy(p);
 }

@@ -1,4 +1,4 @@
-/* kvevict_score() of several layers, and with the caller's scores. */
+/* kvevict_score() of several layers. */
 #include <stdlib.h>
 
 #include "tests/capi/support/doors.h"
@@ -221,68 +221,4 @@ Test(score_jobs, are_all_checked_before_the_first) {
   planes[2].head_dim = 1;
   EXPECT_OK(test_score_jobs(p, jobs, 3));
   test_plan_destroy(p);
-}
-
-/* ---- The caller's scores, shaped by hand ---- */
-
-/* Pools row[n] as the policy says; whole numbers, so that sums are exact. */
-static void PoolByHand(const oracle_policy* policy, const float* row,
-                       uint32_t n, float* out) {
-  const uint32_t half =
-      policy->pool == ORACLE_POOL_NONE ? 0 : policy->pool_width / 2;
-  for (uint32_t i = 0; i < n; ++i) {
-    const uint32_t begin = i < half ? 0 : i - half;
-    const uint32_t end = n - i <= half ? n : i + half + 1;
-    float sum = 0.0f, most = row[begin];
-    for (uint32_t k = begin; k < end; ++k) {
-      sum += row[k];
-      if (row[k] > most) most = row[k];
-    }
-    const uint32_t width =
-        policy->edge == ORACLE_EDGE_PAD ? policy->pool_width : end - begin;
-    out[i] = policy->pool == ORACLE_POOL_NONE  ? row[i]
-             : policy->pool == ORACLE_POOL_MAX ? most
-                                               : sum / (float)width;
-  }
-}
-
-Test(score_jobs, of_the_callers_scores_pool_them) {
-  static const char* const kPools[] = {"custom", "custom:sink=0,pool=max3",
-                                       "custom:sink=0,pool=avg5,edge=shrink",
-                                       "custom:sink=0,pool=avg5",
-                                       "custom:sink=0,pool=max39"};
-  test_random random = test_random_start("score custom");
-  for (int p = 0; p < 5; ++p) {
-    const oracle_policy policy = oracle_policy_from(kPools[p]);
-    test_plan* plan = Plan(kPools[p], 1);
-    for (uint32_t n = 1; n <= 40; n += 3) {
-      const uint32_t stride = n + test_random_below(&random, 5);
-      float given[2 * 45], scores[2 * 40], expected[40];
-      for (int i = 0; i < 2 * 45; ++i) {
-        given[i] = (float)test_random_below(&random, 1000);
-      }
-      GUARD(scores);
-      const kvevict_plane plane = test_floats_plane(given, stride);
-      kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
-      inputs.scores = &plane;
-      kvevict_score_job job = test_score_job(n, NULL, &inputs, scores, 2);
-      EXPECT_OK(test_score_jobs(plan, &job, 1));
-      for (uint32_t h = 0; h < 2; ++h) {
-        PoolByHand(&policy, given + h * stride, n, expected);
-        for (uint32_t t = 0; t < n; ++t) {
-          /* The quotient of two whole numbers, or a product with the rounded
-           * reciprocal: two roundings. */
-          const float want = expected[t], got = scores[h * n + t];
-          EXPECT(got >= want * (1.0f - 0x1p-22f) &&
-                     got <= want * (1.0f + 0x1p-22f),
-                 "%s: %u tokens, head %u: score %u is %.9g, not %.9g",
-                 kPools[p], n, h, t, (double)got, (double)want);
-        }
-      }
-      EXPECT(test_is_filled(scores + 2 * n,
-                            sizeof scores - 2 * n * sizeof *scores),
-             "wrote beyond the scores");
-    }
-    test_plan_destroy(plan);
-  }
 }

@@ -1,3 +1,4 @@
+/* kvevict_score() against the oracle, by random policies of every kind. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -5,175 +6,171 @@
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
+#include "tests/capi/support/plan.h"
+#include "tests/capi/support/policies.h"
 #include "tests/capi/support/scene.h"
-#include "tests/oracle/scores.h"
+#include "tests/capi/support/signals.h"
 
-static float Query(const test_scene* s, uint32_t head, uint32_t row,
-                   uint32_t e) {
-  return test_load(s->queries.dtype,
-                   s->query_bytes + head * s->queries.head_stride_bytes +
-                       row * s->queries.token_stride_bytes +
-                       e * test_element_bytes(s->queries.dtype));
+static void ExpectScores(const test_signals* s, const char* policy,
+                         uint32_t layer, const uint32_t* counts,
+                         const float* got, const double* scores,
+                         const double* bounds) {
+  for (uint32_t i = 0; i < s->m->spec.n_kv_heads * s->stride; ++i) {
+    if (i % s->stride >= counts[i / s->stride]) continue;
+    const double want = scores[i];
+    const bool is_right = isnan(want)   ? isnan(got[i])
+                          : isinf(want) ? got[i] == want
+                          : fabs(want) > 3.4e38
+                              ? fabsf(got[i]) > 3e38f && isfinite(got[i])
+                              : fabs(got[i] - want) <= bounds[i] + 0x1p-100;
+    EXPECT(is_right,
+           "%s: layer %u, head %u, slot %u of %u, %u/%u heads of %u, q %d k "
+           "%d, %s: %.9g, not %.9g to %.3g",
+           policy, layer, i / s->stride, i % s->stride, s->stride,
+           s->m->spec.n_q_heads, s->m->spec.n_kv_heads, s->m->spec.k_head_dim,
+           (int)s->m->spec.q_dtype, (int)s->m->spec.k_dtype,
+           test_layout_name(s->m->spec.layout), (double)got[i], want,
+           bounds[i]);
+  }
 }
 
-/* The scores in double precision, and how far those in f32 may be away, relatively:
- * a weight's error is the error of its logit and of the row's sum, each a sum of
- * head_dim products of f32 rounding (in random directions: times sqrt(head_dim)),
- * and some units for exp, the sums over tokens and rows, and the pooling. */
-static double* OracleScores(const test_scene* s, double* tolerance) {
-  const kvevict_layer_geometry* g = &s->plan->layer;
-  const uint32_t window = s->plan->policy.window;
-  float* queries =
-      malloc(sizeof(float) * g->n_q_heads * window * g->k_head_dim);
-  float* keys =
-      malloc(sizeof(float) * g->n_kv_heads * s->n_tokens * g->k_head_dim);
-  double* weights = malloc(sizeof(double) * g->n_q_heads * s->n_tokens);
-  double* scores = malloc(sizeof(double) * test_scene_scores_len(s));
-  double q_max = 0.0, k_max = 0.0;
-  float* q = queries;
-  for (uint32_t h = 0; h < g->n_q_heads; ++h) {
-    for (uint32_t w = 0; w < window; ++w) {
-      double norm = 0.0;
-      for (uint32_t e = 0; e < g->k_head_dim; ++e) {
-        *q = Query(s, h, w, e);
-        norm += (double)*q * *q;
-        ++q;
-      }
-      q_max = fmax(q_max, norm);
-    }
-  }
-  test_cache_keys(s->cache, s->n_tokens, keys);
-  for (size_t r = 0; r < (size_t)g->n_kv_heads * s->n_tokens; ++r) {
-    double norm = 0.0;
-    for (uint32_t e = 0; e < g->k_head_dim; ++e) {
-      const double k = keys[r * g->k_head_dim + e];
-      norm += k * k;
-    }
-    k_max = fmax(k_max, norm);
-  }
-  const double scale = g->softmax_scale != 0.0f
-                           ? (double)g->softmax_scale
-                           : 1.0 / sqrt((double)g->k_head_dim);
-  const oracle_attention attention = {.n_q_heads = g->n_q_heads,
-                                      .n_kv_heads = g->n_kv_heads,
-                                      .n_tokens = s->n_tokens,
-                                      .window = window,
-                                      .head_dim = g->k_head_dim,
-                                      .scale = scale,
-                                      .queries = queries,
-                                      .keys = keys,
-                                      .policy = &s->plan->policy};
-  oracle_window_weights(&attention, weights);
-  oracle_shape_scores(&s->plan->policy, &attention, weights, scores);
-  const double logit = scale * sqrt(q_max * k_max); /* Cauchy-Schwarz */
-  *tolerance = 0x1p-24 * (2.0 * logit * sqrt(g->k_head_dim + 1.0) + 32.0);
-  free(queries);
-  free(keys);
-  free(weights);
-  return scores;
+/* Scores in any workspace from the least on, with guard bytes behind all memory. */
+static float* Score(const test_signals* s, kvevict_score_job job,
+                    test_random* random) {
+  const kvevict_workspace size =
+      test_workspace(s->m->plan, KVEVICT_OPERATION_SCORE, job.n_tokens);
+  const size_t bytes =
+      size.least_bytes + (size_t)(test_random_unit(random) *
+                                  (double)(size.best_bytes - size.least_bytes));
+  const size_t n_bytes = (job.scores_len + 4) * sizeof(float);
+  uint8_t* workspace = aligned_alloc(64, (bytes + 127) / 64 * 64);
+  job.scores = malloc(n_bytes);
+  memset(workspace, test_random_coin(random) ? 0xFF : TEST_GUARD, bytes);
+  memset(workspace + bytes, TEST_GUARD, 64);
+  memset(job.scores, TEST_GUARD, n_bytes);
+  EXPECT_OK(kvevict_score(s->m->plan, &job, 1, workspace, bytes, NULL));
+  EXPECT(test_is_filled(workspace + bytes, 64),
+         "wrote beyond a workspace of %zu bytes", bytes);
+  EXPECT(test_is_filled(job.scores + job.scores_len, 4 * sizeof(float)),
+         "wrote beyond the scores");
+  free(workspace);
+  return job.scores;
 }
 
-static void ExpectOracle(const test_scene_spec* spec, uint64_t seed) {
-  test_scene* s = test_scene_create(spec, seed);
-  double tolerance;
-  double* expected = OracleScores(s, &tolerance);
-  float* scores = test_scene_score(s);
-  for (size_t i = 0; i < test_scene_scores_len(s); ++i) {
-    if (isinf(expected[i])) {
-      EXPECT(scores[i] == INFINITY, "%s: score %zu of the window is %g",
-             spec->policy, i, (double)scores[i]);
-      continue;
-    }
-    /* Weights below the smallest normal f32 may vanish. */
-    EXPECT(
-        fabs(scores[i] - expected[i]) <=
-            tolerance * fabs(expected[i]) + 0x1p-100,
-        "%s, %u/%u heads of %u, %u tokens, q %d k %d, %s: score %zu is %.9g, "
-        "not %.9g (tolerance %.2g)",
-        spec->policy, spec->n_q_heads, spec->n_kv_heads, spec->head_dim,
-        spec->n_tokens, (int)spec->q_dtype, (int)spec->k_dtype,
-        test_layout_name(spec->layout), i, (double)scores[i], expected[i],
-        tolerance);
+/* Returns whether the case can be told. */
+static bool Try(const char* policy, bool is_long, test_random* random) {
+  /* Redundancy compares all keys with each other. */
+  const bool is_square = oracle_policy_from(policy).redundancy > 0.0;
+  const uint32_t most = is_square ? 80 : is_long ? 500 : 150;
+  test_signals* s = test_signals_create(policy, 2, most, random);
+  const oracle_policy* p = &s->m->policy;
+  const uint32_t n_heads = s->m->spec.n_kv_heads;
+  const uint32_t window = test_has_window(p) ? p->window : 0;
+  const uint32_t n = test_random_between(random, window > 0 ? window : 1, most);
+  const bool by_rows = p->kind == ORACLE_H2O && test_random_coin(random);
+  test_model_append(s->m, n);
+  test_signals_give(s, n,
+                    p->kind == ORACLE_NON_CAUSAL ? n
+                    : by_rows ? test_random_between(random, 1, n)
+                              : 0,
+                    random);
+  uint32_t counts[4] = {n, n, n, n};
+  const bool is_ragged = test_random_below(random, 3) == 0;
+  const uint32_t least = window > 0 ? window : by_rows ? s->n_query_rows : 0;
+  for (uint32_t h = 0; is_ragged && h < n_heads; ++h) {
+    counts[h] = test_random_between(random, least, n);
   }
+  const uint32_t layer = test_random_below(random, 2);
+  const uint32_t n_seen =
+      test_random_coin(random) ? 0 : n + test_random_below(random, 1000);
+  kvevict_score_job job =
+      test_score_job(n, &s->m->views[layer], &s->inputs[layer], NULL, n_heads);
+  job.layer = layer;
+  job.n_seen = n_seen;
+  if (is_ragged) job.token_counts = counts;
+  double* scores = malloc(2 * sizeof(double) * n_heads * n);
+  double* const bounds = scores + (size_t)n_heads * n;
+  const bool is_told = test_signals_expect(
+      s, layer, counts, NULL, n_seen == 0 ? n : n_seen, scores, bounds);
+  float* got = Score(s, job, random);
+  float* again = Score(s, job, random);
+  if (is_told) ExpectScores(s, policy, layer, counts, got, scores, bounds);
+  for (uint32_t h = 0; h < n_heads; ++h) {
+    EXPECT(memcmp(got + (size_t)h * n, again + (size_t)h * n,
+                  counts[h] * sizeof *got) == 0,
+           "%s: other scores in another workspace", policy);
+  }
+  free(got);
+  free(again);
   free(scores);
-  free(expected);
-  test_scene_destroy(s);
+  test_signals_destroy(s);
+  return is_told;
 }
+
+/* Kinds that have no rank but a place do not score. */
+static bool Scores(const char* kind) {
+  char pool[TEST_VALUE_TEXT];
+  return kvevict_policy_get(test_policy(kind), "pool", pool, sizeof pool,
+                            NULL) == KVEVICT_OK;
+}
+
+Test(score, of_every_policy_is_the_oracles) {
+  test_random random = test_random_start("score oracle");
+  kvevict_policy_info info = {.struct_size = sizeof info};
+  uint32_t n_kinds = 0;
+  for (uint32_t k = 0; kvevict_policy_at(k, &info) == KVEVICT_OK; ++k) {
+    if (!Scores(info.name)) continue;
+    uint32_t n_told = 0;
+    for (int i = 0; i < 30; ++i) {
+      char policy[TEST_POLICY_TEXT];
+      test_draw_scoring(info.name, "", &random, policy);
+      n_told += Try(policy, i % 8 == 7, &random);
+    }
+    EXPECT(n_told >= 24, "%s: only %u cases can be told", info.name, n_told);
+    ++n_kinds;
+  }
+  EXPECT(n_kinds > 10, "%u policies score", n_kinds);
+}
+
+/* ---- Log-sum-exps beside queries ---- */
+
+/* lse[n_q_heads, n_query_rows] of layer 0, in double. Any strides give the same bytes. */
+Test(score, of_sums_takes_log_sum_exps) {
+  test_random random = test_random_start("score lse");
+  for (int i = 0; i < 30; ++i) {
+    char policy[TEST_POLICY_TEXT];
+    test_draw_scoring("h2o", "", &random, policy);
+    test_signals* s = test_signals_create(policy, 1, 100, &random);
+    const test_model_spec* spec = &s->m->spec;
+    const uint32_t n = test_random_between(&random, 1, 100);
+    test_model_append(s->m, n);
+    test_signals_give(s, n, test_random_between(&random, 1, n), &random);
+    const uint32_t n_rows = s->n_query_rows, n_heads = spec->n_kv_heads;
+    const uint32_t counts[4] = {n, n, n, n};
+    float* lse = malloc(sizeof(float) * spec->n_q_heads * n_rows);
+    test_signals_lse(s, 0, n, lse);
+    kvevict_plane plane = test_floats_plane(lse, n_rows);
+    s->inputs[0].row_lse = &plane;
+    if (i % 2 == 0) plane.token_stride_bytes = plane.head_stride_bytes = 0;
+    double* scores = malloc(2 * sizeof(double) * n_heads * n);
+    double* const bounds = scores + (size_t)n_heads * n;
+    const kvevict_score_job job =
+        test_score_job(n, &s->m->views[0], &s->inputs[0], NULL, n_heads);
+    const bool is_told =
+        test_signals_expect(s, 0, counts, NULL, n, scores, bounds);
+    float* got = Score(s, job, &random);
+    if (is_told) ExpectScores(s, policy, 0, counts, got, scores, bounds);
+    free(got);
+    free(scores);
+    free(lse);
+    test_signals_destroy(s);
+  }
+}
+
+/* ---- Other views and queries ---- */
 
 static const kvevict_dtype kTypes[] = {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F16,
                                        KVEVICT_DTYPE_BF16};
-
-Test(score, agrees_with_the_oracle_at_odd_sizes) {
-  test_random random = test_random_start("score oracle");
-  static const uint32_t kGroups[] = {1, 3, 4, 8};
-  static const uint32_t kDims[] = {1, 3, 16, 31, 64, 65, 80, 128, 192, 257};
-  static const uint32_t kWindows[] = {1, 2, 5, 8, 31, 32, 64};
-  static const char* const kPools[] = {"none", "avg7", "max7", "avg1", "max63"};
-  static const char* const kReduces[] = {"mean", "max", "sum"};
-  for (int i = 0; i < 250; ++i) {
-    const uint32_t window = kWindows[test_random_below(&random, 7)];
-    const uint32_t kv_heads = test_random_between(&random, 1, 3);
-    const bool of_logits = test_random_below(&random, 4) == 0;
-    const bool of_rows = !of_logits && test_random_below(&random, 3) == 0;
-    const char* const pool = kPools[test_random_below(&random, 5)];
-    const bool keeps_mass =
-        of_rows && pool[0] != 'm' && test_random_coin(&random);
-    char policy[240];
-    snprintf(policy, sizeof policy,
-             "snapkv:window=%u,pool=%s,edge=%s,rows=%s,group=%s,order=%s,"
-             "keep_window=%s,row_weight=%s,softmax=%s,prior=%s",
-             window, pool,
-             keeps_mass                  ? "mass"
-             : test_random_coin(&random) ? "pad"
-                                         : "shrink",
-             kReduces[test_random_below(&random, 3)],
-             of_logits ? "max" : kReduces[test_random_below(&random, 3)],
-             of_logits                   ? "reduce-logits"
-             : of_rows                   ? "pool-rows"
-             : test_random_coin(&random) ? "reduce-pool"
-                                         : "pool-reduce",
-             test_random_coin(&random) ? "yes" : "no",
-             test_random_below(&random, 4) == 0 ? "past" : "none",
-             test_random_below(&random, 4) == 0 ? "past" : "causal",
-             test_random_below(&random, 3) == 0 ? "mean" : "none");
-    test_scene_spec spec = test_scene_of(
-        policy, kv_heads * kGroups[test_random_below(&random, 4)], kv_heads,
-        kDims[test_random_below(&random, 10)],
-        window + test_random_below(&random, i % 8 == 0 ? 1200 : 150));
-    spec.q_dtype = kTypes[test_random_below(&random, 3)];
-    spec.k_dtype = kTypes[test_random_below(&random, 3)];
-    spec.layout = (test_layout)test_random_below(&random, TEST_N_LAYOUTS);
-    spec.n_threads = 1 + (uint32_t)i % 3;
-    spec.softmax_scale = test_random_coin(&random) ? 0.0f : 0.05f;
-    ExpectOracle(&spec, test_random_u64(&random));
-  }
-}
-
-Test(score, agrees_with_the_oracle_around_the_window_length) {
-  for (uint32_t extra = 0; extra <= 70; ++extra) {
-    test_scene_spec spec =
-        test_scene_of("snapkv:window=32", 4, 2, 64, 32 + extra);
-    spec.k_dtype = KVEVICT_DTYPE_BF16;
-    ExpectOracle(&spec, extra);
-  }
-}
-
-/* By hand: query 1 and keys 0 and ln 3 at scale 1 give weights 1/4 and 3/4. */
-Test(score, two_keys_by_hand) {
-  test_scene_spec spec =
-      test_scene_of("snapkv:window=1,pool=none,keep_window=no", 1, 1, 1, 2);
-  spec.layout = TEST_HEAD_MAJOR;
-  spec.softmax_scale = 1.0f;
-  test_scene* s = test_scene_create(&spec, 1);
-  test_store(KVEVICT_DTYPE_F32, 1.0f, s->query_bytes);
-  test_cache_set(s->cache, &s->cache->view.k, 0, 0, 0, 0.0f);
-  test_cache_set(s->cache, &s->cache->view.k, 1, 0, 0, logf(3.0f));
-  float* scores = test_scene_score(s);
-  cr_expect_float_eq(scores[0], 0.25f, 1e-6f);
-  cr_expect_float_eq(scores[1], 0.75f, 1e-6f);
-  free(scores);
-  test_scene_destroy(s);
-}
 
 Test(score, a_view_takes_from_the_geometry_what_it_leaves_out) {
   for (int type = 0; type < 3; ++type) {

@@ -1,5 +1,5 @@
-/* kvevict_select() of one layer, by hand. keep_lists_test.c has random calls and the
- * oracle. */
+/* kvevict_select() against the oracle, for any counts, blocks and ranks, and its
+ * errors. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -7,150 +7,205 @@
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/plan.h"
+#include "tests/capi/support/policies.h"
+#include "tests/capi/support/ranges.h"
+#include "tests/oracle/select.h"
 
-enum { kMaxTokens = 1100 };
+enum { kMaxLists = 5, kMaxTokens = 1100, kRandomTokens = 700, kMostRows = 4 };
 
-static test_plan* Plan(const char* policy, uint32_t n_layers,
-                       uint32_t n_kv_heads, uint32_t n_threads) {
-  const kvevict_layer_geometry layer = test_layer(n_kv_heads, n_kv_heads, 8, 8);
-  const kvevict_geometry geometry = test_geometry(n_layers, kMaxTokens, &layer);
-  return test_plan_create_to_select(policy, &geometry, n_threads);
-}
+/* ---- Random calls ---- */
 
-static kvevict_status Select(test_plan* p, uint32_t layer, const float* scores,
-                             size_t scores_len, uint32_t n_tokens,
-                             int32_t* keep, size_t keep_capacity,
-                             uint32_t* n_keep) {
-  return test_select(p, layer, scores, scores_len, n_tokens, NULL, 0, keep,
-                     keep_capacity, n_keep);
-}
+/* A call and the lists that it should write. */
+typedef struct select_case {
+  kvevict_select_options options;
+  kvevict_keep_lists keep;
+  uint32_t per_list; /* rows of scores */
+  uint32_t tokens[kMaxLists], counts[kMaxLists];
+  int32_t protect[6];
+  test_ranges ranges;
+  float scores[kMaxLists * kMostRows * kRandomTokens];
+  int32_t slots[kMaxLists * (kRandomTokens + 3) + 8];
+} select_case;
 
-/* One layer of one KV head: which of n scores survive. */
-static void ExpectKept(const char* policy, const float* scores, uint32_t n,
-                       const int32_t* expected, uint32_t n_expected) {
-  test_plan* p = Plan(policy, 1, 1, 1);
-  int32_t keep[64];
-  uint32_t n_keep = 99;
-  EXPECT_OK(Select(p, 0, scores, n, n, keep, 64, &n_keep));
-  EXPECT(n_keep == n_expected, "%s: %u kept", policy, n_keep);
-  for (uint32_t i = 0; i < n_keep; ++i) {
-    EXPECT(keep[i] == expected[i], "%s: keep[%u] is %d, not %d", policy, i,
-           keep[i], expected[i]);
+static void MarkForced(const select_case* c, uint32_t n, uint8_t* forced) {
+  const kvevict_select_options* o = &c->options;
+  for (uint32_t i = 0; i < n; ++i) {
+    forced[i] = i < o->n_sink || i + o->n_recent >= n;
   }
-  test_plan_destroy(p);
+  for (size_t i = 0; i < o->protected_slots_len; ++i) {
+    if ((uint32_t)c->protect[i] < n) forced[c->protect[i]] = 1;
+  }
 }
 
-Test(select, keeps_the_highest_scores_in_ascending_order) {
-  const float scores[] = {1, 9, 3, 7, 5, 8};
-  ExpectKept("custom:budget=3,sink=0", scores, 6, (int32_t[]){1, 3, 5}, 3);
+/* What a list keeps in any case, and some of its other whole blocks. */
+static uint32_t DrawCount(const select_case* c, uint32_t n,
+                          test_random* random) {
+  const uint32_t block =
+      c->options.select_block > 1 ? c->options.select_block : 1;
+  uint8_t forced[kRandomTokens];
+  uint32_t n_stay = 0;
+  MarkForced(c, n, forced);
+  for (uint32_t i = 0; i < n; i += block) {
+    const uint32_t end = i + block < n ? i + block : n;
+    bool stays = end - i < block;
+    for (uint32_t j = i; j < end; ++j) stays = stays || forced[j];
+    if (stays) n_stay += end - i;
+  }
+  return n_stay + test_random_between(random, 0, (n - n_stay) / block) * block;
 }
 
-Test(select, keeps_sinks_and_recents_when_the_budget_is_tight) {
-  const float scores[] = {0, 0, 0, 9, 9, 9, 0, 0};
-  ExpectKept("custom:budget=4,sink=2,recent=2", scores, 8,
-             (int32_t[]){0, 1, 6, 7}, 4);
-  ExpectKept("custom:budget=5,sink=2,recent=2", scores, 8,
-             (int32_t[]){0, 1, 3, 6, 7}, 5);
+static void Draw(select_case* c, test_random* random) {
+  static const float kSpecials[] = {NAN,  -NAN,  INFINITY,  -INFINITY,
+                                    0.0f, -0.0f, 0x1p-149f, -1e38f};
+  memset(c, 0, sizeof *c);
+  memset(c->slots, TEST_GUARD, sizeof c->slots);
+  kvevict_select_options* o = &c->options;
+  kvevict_keep_lists* k = &c->keep;
+  *o = (kvevict_select_options)KVEVICT_SELECT_OPTIONS_INIT;
+  *k = (kvevict_keep_lists)KVEVICT_KEEP_LISTS_INIT;
+  k->n_lists = test_random_between(random, 1, kMaxLists);
+  o->n_tokens = test_random_between(random, 1, kRandomTokens);
+  o->n_sink = test_random_below(random, 5);
+  o->n_recent = test_random_below(random, 5);
+  o->tie = test_random_coin(random) ? KVEVICT_TIE_LOWER_POSITION
+                                    : KVEVICT_TIE_HIGHER_POSITION;
+  o->reduce = (kvevict_reduce)test_random_below(random, 3);
+  o->select_block =
+      test_random_coin(random) ? 0 : test_random_between(random, 1, 30);
+  const uint32_t n_protect = test_random_below(random, 7);
+  o->protected_slots_len = n_protect < o->n_tokens ? n_protect : o->n_tokens;
+  test_random_ascending(random, c->protect, (uint32_t)o->protected_slots_len,
+                        o->n_tokens);
+  if (o->protected_slots_len > 0) o->protected_slots = c->protect;
+  const bool is_ragged = test_random_coin(random);
+  const bool has_lengths = is_ragged && test_random_coin(random);
+  const bool has_scores = test_random_below(random, 5) != 0;
+  c->per_list = has_lengths || !has_scores || test_random_coin(random) ? 1
+                : o->select_block > 1 /* whose means are exact */
+                    ? 1u << test_random_below(random, 3)
+                    : test_random_between(random, 2, kMostRows);
+  if (c->per_list > 1 || test_random_coin(random)) {
+    o->n_rows = c->per_list * k->n_lists;
+  }
+  if (test_random_coin(random)) {
+    c->ranges = test_random_ranges(
+        random, test_random_below(random, 20) == 0 ? 64 : 6, o->n_tokens);
+    o->ranges = c->ranges.of;
+    o->ranges_len = c->ranges.n;
+  }
+  for (uint32_t l = 0; l < k->n_lists; ++l) {
+    c->tokens[l] =
+        has_lengths ? test_random_below(random, o->n_tokens + 1) : o->n_tokens;
+    c->counts[l] = DrawCount(c, c->tokens[l], random);
+    if (!is_ragged) c->counts[l] = c->counts[0];
+    if (c->counts[l] > k->count) k->count = c->counts[l];
+  }
+  if (has_lengths) o->token_counts = c->tokens;
+  if (is_ragged) {
+    k->counts = c->counts;
+    k->count += test_random_below(random, 3);
+  }
+  k->list_stride = test_random_coin(random) ? 0 : k->count + 3;
+  const uint64_t stride = k->list_stride == 0 ? k->count : k->list_stride;
+  k->slots = c->slots;
+  k->slots_len = (size_t)stride * (k->n_lists - 1) + k->count;
+  const size_t n_scores = (size_t)c->per_list * k->n_lists * o->n_tokens;
+  for (size_t i = 0; has_scores && i < n_scores; ++i) {
+    c->scores[i] =
+        test_random_below(random, 12) == 0
+            ? kSpecials[test_random_below(random, o->select_block > 1 ? 6 : 8)]
+            : (float)test_random_below(random, 100) / 8.0f - 6.0f;
+  }
+  if (has_scores) o->scores = c->scores;
+  if (has_scores) o->scores_len = n_scores;
 }
 
-Test(select, keeps_the_window_unless_told_not_to) {
-  const float scores[] = {5, 4, 3, 2, 1, 0, 0, 0};
-  ExpectKept("snapkv:budget=4,sink=0,window=3", scores, 8,
-             (int32_t[]){0, 5, 6, 7}, 4);
-  ExpectKept("snapkv:budget=4,sink=0,window=3,keep_window=no", scores, 8,
-             (int32_t[]){0, 1, 2, 3}, 4);
-}
-
-Test(select, ties_go_to_the_lower_or_the_higher_position) {
-  const float scores[] = {1, 2, 2, 2, 2, 1};
-  ExpectKept("custom:budget=2,sink=0", scores, 6, (int32_t[]){1, 2}, 2);
-  ExpectKept("custom:budget=2,sink=0,tie=higher", scores, 6, (int32_t[]){3, 4},
-             2);
-  ExpectKept("custom:budget=5,sink=0", scores, 6, (int32_t[]){0, 1, 2, 3, 4},
-             5);
-  ExpectKept("custom:budget=5,sink=0,tie=higher", scores, 6,
-             (int32_t[]){1, 2, 3, 4, 5}, 5);
-}
-
-Test(select, minus_zero_ties_with_zero) {
-  const float scores[] = {0.0f, -0.0f, 0.0f, -0.0f};
-  ExpectKept("custom:budget=2,sink=0", scores, 4, (int32_t[]){0, 1}, 2);
-  ExpectKept("custom:budget=2,sink=0,tie=higher", scores, 4, (int32_t[]){2, 3},
-             2);
-}
-
-Test(select, infinity_is_first_and_nan_is_last) {
-  const float scores[] = {NAN, -INFINITY, 0, INFINITY, NAN, -1e38f};
-  ExpectKept("custom:budget=2,sink=0", scores, 6, (int32_t[]){2, 3}, 2);
-  ExpectKept("custom:budget=4,sink=0", scores, 6, (int32_t[]){1, 2, 3, 5}, 4);
-  ExpectKept("custom:budget=5,sink=0", scores, 6, (int32_t[]){0, 1, 2, 3, 5},
-             5);
-  ExpectKept("custom:budget=5,sink=0,tie=higher", scores, 6,
-             (int32_t[]){1, 2, 3, 4, 5}, 5);
-}
-
-Test(select, nan_of_either_sign_is_last) {
-  const float scores[] = {-NAN, -INFINITY, NAN, -5};
-  ExpectKept("custom:budget=2,sink=0", scores, 4, (int32_t[]){1, 3}, 2);
-}
-
-Test(select, tiny_differences_decide) {
-  const float scores[] = {1.0f, 1.00000012f, 0x1p-149f, 0.0f, -0x1p-149f};
-  ExpectKept("custom:budget=1.5,sink=0", scores, 5, (int32_t[]){1}, 1);
-  ExpectKept("custom:budget=3,sink=0", scores, 5, (int32_t[]){0, 1, 2}, 3);
-  ExpectKept("custom:budget=4,sink=0", scores, 5, (int32_t[]){0, 1, 2, 3}, 4);
-}
-
-Test(select, infinity_does_not_push_out_what_must_stay) {
-  const float scores[] = {0, INFINITY, INFINITY, INFINITY, 0};
-  ExpectKept("custom:budget=3,sink=1,recent=1", scores, 5, (int32_t[]){0, 1, 4},
-             3);
-}
-
-/* All heads keep the same tokens, so there is one list. */
-Test(select, streaming_llm_needs_no_scores) {
-  test_plan* p = Plan("streaming-llm:budget=7", 2, 3, 1);
-  int32_t keep[64];
-  GUARD(keep);
-  uint32_t n_keep = 0;
-  EXPECT_OK(Select(p, 0, NULL, 0, 100, keep, 7, &n_keep));
-  cr_assert_eq(n_keep, 7);
-  const int32_t expected[] = {0, 1, 2, 3, 97, 98, 99};
-  cr_assert_arr_eq(keep, expected, sizeof expected);
-  cr_assert(test_is_filled(keep + 7, sizeof keep - sizeof expected),
-            "wrote beyond the list");
-  test_plan_destroy(p);
-}
-
-Test(select, streaming_llm_honours_protected_slots_and_splits) {
-  test_plan* p =
-      Plan("streaming-llm:budget=7,split=geometric,alpha=0.5", 2, 2, 1);
-  const int32_t slots[] = {2, 40, 41}; /* the first is a sink */
-  const int32_t expected[2][8] = {{0, 1, 2, 3, 40, 41, 98, 99},
-                                  {0, 1, 2, 3, 40, 99}};
-  for (uint32_t layer = 0; layer < 2; ++layer) {
-    uint32_t budgets[2], n_keep = 0;
-    EXPECT_OK(kvevict_plan_layer_budgets(p->plan, 100, budgets, 2));
-    int32_t keep[32];
-    EXPECT_OK(test_select(p, layer, NULL, 0, 100, slots, layer == 0 ? 3 : 2,
-                          keep, 32, &n_keep));
-    cr_assert_eq(n_keep, budgets[layer]);
-    cr_assert_eq(n_keep, layer == 0 ? 8 : 6, "layer %u keeps %u", layer,
-                 n_keep);
-    for (uint32_t i = 0; i < n_keep; ++i) {
-      EXPECT(keep[i] == expected[layer][i], "layer %u: keep[%u] is %d", layer,
-             i, keep[i]);
+/* Returns in how many lists ranks decided. */
+static uint32_t ExpectSelected(const select_case* c, int round) {
+  const kvevict_select_options* o = &c->options;
+  const kvevict_keep_lists* k = &c->keep;
+  const uint64_t stride = k->list_stride == 0 ? k->count : k->list_stride;
+  static uint8_t written[sizeof c->slots / sizeof *c->slots];
+  memset(written, 0, sizeof written);
+  uint32_t n_ranked = 0;
+  for (uint32_t l = 0; l < k->n_lists; ++l) {
+    const uint32_t n = c->tokens[l], count = c->counts[l];
+    const uint32_t block = o->select_block > 1 ? o->select_block : 1;
+    float combined[kRandomTokens];
+    uint8_t forced[kRandomTokens];
+    int32_t ranks[kRandomTokens], expected[kRandomTokens], plain[kRandomTokens];
+    const int32_t none[kRandomTokens] = {0};
+    oracle_combine(c->scores + (size_t)l * c->per_list * o->n_tokens,
+                   c->per_list, o->n_tokens, o->reduce, combined);
+    const float* const row = o->scores == NULL ? NULL : combined;
+    MarkForced(c, n, forced);
+    for (uint32_t i = 0; i < n; ++i) ranks[i] = test_rank_of(&c->ranges, i);
+    oracle_select_ranked(row, ranks, n, count, forced, block, o->tie, expected);
+    oracle_select_ranked(row, none, n, count, forced, block, o->tie, plain);
+    n_ranked += memcmp(expected, plain, count * sizeof *plain) != 0;
+    for (uint32_t i = 0; i < count; ++i) {
+      EXPECT(
+          c->slots[l * stride + i] == expected[i],
+          "round %d, list %u of %u tokens, blocks of %u, %u kept: slot %u is "
+          "%d, not %d",
+          round, l, n, block, count, i, c->slots[l * stride + i], expected[i]);
+      written[l * stride + i] = 1;
     }
   }
-  test_plan_destroy(p);
+  for (size_t i = 0; i < sizeof written; ++i) {
+    EXPECT(written[i] || test_is_filled(&c->slots[i], sizeof *c->slots),
+           "round %d: element %zu, beyond its list, was written", round, i);
+  }
+  return n_ranked;
+}
+
+Test(select, is_the_oracles_for_any_call) {
+  test_random random = test_random_start("select");
+  uint32_t n_ragged = 0, n_lengths = 0, n_ranked = 0, n_blocks = 0;
+  static select_case c;
+  for (int round = 0; round < 3000; ++round) {
+    test_runner runner;
+    kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
+    test_runner_install(&runner, 1 + (uint32_t)round % 4, &options);
+    kvevict_context* context = NULL;
+    EXPECT_OK(kvevict_context_create(&options, &context));
+    Draw(&c, &random);
+    kvevict_workspace w = KVEVICT_WORKSPACE_INIT;
+    EXPECT_OK(kvevict_select_workspace(context, c.options.n_tokens,
+                                       c.keep.n_lists, &w));
+    const size_t bytes = w.least_bytes;
+    uint8_t* workspace = aligned_alloc(64, (bytes + 127) / 64 * 64);
+    memset(workspace, TEST_GUARD, bytes + 64);
+    EXPECT_OK(
+        kvevict_select(context, &c.options, &c.keep, workspace, bytes, NULL));
+    EXPECT(test_is_filled(workspace + bytes, 64),
+           "wrote beyond a workspace of %zu bytes", bytes);
+    n_ranked += ExpectSelected(&c, round);
+    n_ragged += c.keep.counts != NULL;
+    n_lengths += c.options.token_counts != NULL;
+    n_blocks += c.options.select_block > 1;
+    free(workspace);
+    kvevict_context_destroy(context);
+  }
+  cr_assert(
+      n_ragged > 1000 && n_lengths > 500 && n_ranked > 1000 && n_blocks > 1000,
+      "%u ragged, %u lengths, %u by ranks, %u blocks", n_ragged, n_lengths,
+      n_ranked, n_blocks);
 }
 
 /* ---- Errors ---- */
 
+static test_plan* Plan(const char* policy, uint32_t n_layers,
+                       uint32_t n_kv_heads) {
+  const kvevict_layer_geometry layer = test_layer(n_kv_heads, n_kv_heads, 8, 8);
+  const kvevict_geometry geometry = test_geometry(n_layers, kMaxTokens, &layer);
+  return test_plan_create_to_select(policy, &geometry, 1);
+}
+
 /* `change` to a valid call makes it fail; nothing is written. */
 #define EXPECT_BREAKS(change, ...)                                           \
   do {                                                                       \
-    test_plan* p = Plan("custom:budget=10,sink=2,recent=2", 2, 2, 1);        \
+    test_plan* p = Plan("custom:budget=10,sink=2,recent=2", 2, 2);           \
     static const float kScores[2 * kMaxTokens];                              \
     kvevict_select_options options, *o = &options;                           \
     kvevict_keep_lists lists, *keep = &lists;                                \
@@ -234,8 +289,44 @@ Test(select, bad_protected_slots_are_errors) {
                 "protected_slots[0]");
 }
 
+Test(select, ranges_that_are_wrong_are_errors) {
+  kvevict_token_range ranges[65];
+#define RANGES(first_of_second, end_of_second, n)                        \
+  for (uint32_t i = 0; i < 65; ++i) {                                    \
+    ranges[i] =                                                          \
+        (kvevict_token_range){sizeof(kvevict_token_range), 1, i, i + 1}; \
+  }                                                                      \
+  ranges[1].first = first_of_second;                                     \
+  ranges[1].end = end_of_second;                                         \
+  options.ranges = ranges;                                               \
+  options.ranges_len = n
+  EXPECT_BREAKS(RANGES(1, 2, 65), "ranges[64]", "more than 64");
+  EXPECT_BREAKS(options.ranges_len = 1, "ranges", "NULL");
+  EXPECT_BREAKS(RANGES(0, 2, 2),
+                "ranges[1]: first 0 < 1, the end of the range before");
+  EXPECT_BREAKS(RANGES(5, 4, 2), "ranges[1]: first 5 > end 4");
+  EXPECT_BREAKS(RANGES(1, 2, 2); ranges[0].struct_size = 12, "ranges[0]", "12");
+#undef RANGES
+}
+
+Test(select, counts_of_blocks_must_be_whole) {
+  EXPECT_BREAKS(
+      (options.select_block = 4, options.protected_slots_len = 0,
+       lists.count = 9),
+      "keep.count 9 of list 0: 100 slots minus 9 are not whole blocks "
+      "of select_block 4");
+  EXPECT_BREAKS((options.select_block = 4, options.protected_slots_len = 0,
+                 lists.count = 12, lists.slots_len = 24, counts[0] = 12,
+                 lists.counts = counts),
+                "keep.count 10 of list 1", "select_block 4");
+  EXPECT_BREAKS(
+      (options.select_block = 8, lists.count = 12, lists.slots_len = 24),
+      "keep.count 12 of list 0 < n_sink 2 + n_recent 2 + 1 protected "
+      "slots, in whole blocks of 8");
+}
+
 Test(select, a_workspace_for_more_serves_fewer) {
-  test_plan* p = Plan("custom", 1, 1, 1);
+  test_plan* p = Plan("custom", 1, 1);
   GROWN(kvevict_workspace) grown = {KVEVICT_WORKSPACE_INIT};
   kvevict_workspace* w = &grown.value;
   size_t last = 0;
@@ -259,35 +350,10 @@ Test(select, a_workspace_for_more_serves_fewer) {
   test_plan_destroy(p);
 }
 
-Test(select, more_to_keep_than_the_budget_is_an_error) {
-  test_plan* p = Plan("custom:budget=10,sink=2,recent=2", 1, 1, 1);
-  static const float scores[100];
-  int32_t slots[7] = {10, 11, 12, 13, 14, 15, 16}, keep[10];
-  uint32_t n_keep;
-  EXPECT_OK(test_select(p, 0, scores, 100, 100, slots, 6, keep, 10, &n_keep));
-  GUARD(keep);
-  EXPECT_INVALID(
-      test_select(p, 0, scores, 100, 100, slots, 7, keep, 10, &n_keep),
-      "keep.count 10", "< n_sink 2", "n_recent 2", "7 protected");
-  EXPECT_UNTOUCHED(keep);
-  test_plan_destroy(p);
-}
-
-Test(select, a_ratio_that_has_no_room_keeps_all) {
-  test_plan* p = Plan("snapkv:budget=0.5", 1, 1, 1);
-  static const float scores[60];
-  int32_t keep[60];
-  uint32_t n_keep;
-  EXPECT_OK(Select(p, 0, scores, 60, 60, keep, 60, &n_keep));
-  EXPECT(n_keep == 60, "%u", n_keep);
-  for (int32_t i = 0; i < 60; ++i) EXPECT(keep[i] == i, "%d: %d", i, keep[i]);
-  test_plan_destroy(p);
-}
-
 /* 4 of 5 slots are sinks and recents. One more fits, wherever it lies. */
 Test(select, one_protected_slot_too_many_is_found_at_either_end) {
   const int32_t kPairs[][2] = {{2, 50}, {50, 97}, {2, 97}, {2, 3}, {96, 97}};
-  test_plan* p = Plan("custom:budget=5,sink=2,recent=2", 1, 1, 1);
+  test_plan* p = Plan("custom:budget=5,sink=2,recent=2", 1, 1);
   static const float scores[100];
   for (int i = 0; i < 5; ++i) {
     int32_t keep[5];
@@ -302,22 +368,34 @@ Test(select, one_protected_slot_too_many_is_found_at_either_end) {
   test_plan_destroy(p);
 }
 
-Test(select, scores_nobody_asked_for_are_an_error) {
-  test_plan* p = Plan("custom:sink=0,budget=10", 1, 1, 1);
-  static const float scores[100];
-  int32_t keep[10];
-  uint32_t n_keep;
-  EXPECT_INVALID(Select(p, 0, scores, 101, 100, keep, 10, &n_keep),
-                 "scores_len 101");
-  test_plan_destroy(p);
-}
-
 Test(select, scope_model_selects_for_layer_0_only) {
-  test_plan* p = Plan("custom:sink=0,budget=10,scope=model", 2, 1, 1);
+  test_plan* p = Plan("custom:sink=0,budget=10,scope=model", 2, 1);
   static const float scores[200];
   int32_t keep[10];
   uint32_t n_keep;
-  EXPECT_OK(Select(p, 0, scores, 200, 100, keep, 10, &n_keep));
-  EXPECT_INVALID(Select(p, 1, scores, 200, 100, keep, 10, &n_keep), "layer 1");
+  EXPECT_OK(test_select(p, 0, scores, 200, 100, NULL, 0, keep, 10, &n_keep));
+  EXPECT_INVALID(
+      test_select(p, 1, scores, 200, 100, NULL, 0, keep, 10, &n_keep),
+      "layer 1");
   test_plan_destroy(p);
+}
+
+/* A budget in tokens must leave room for whole blocks at any length. */
+Test(select, budgets_without_room_for_blocks_are_errors) {
+  EXPECT_NO_POLICY("custom:sink=0,budget=19,select_block=20",
+                   "select_block 20 > budget 19");
+  EXPECT_NO_POLICY(
+      "custom:budget=50,sink=4,recent=12,select_block=20",
+      "sink 20 in whole blocks + recent 12 + select_block 20 - 1 > budget 50");
+  const kvevict_policy* policy =
+      test_policy("custom:budget=51,sink=4,recent=12,select_block=20");
+  kvevict_resolved_policy resolved = {.struct_size = sizeof resolved};
+  for (uint32_t n = 16; n < 200; ++n) {
+    EXPECT_OK(kvevict_policy_resolve(policy, n, &resolved));
+    EXPECT(n <= 51 || (resolved.budget <= 51 && resolved.n_sink == 20 &&
+                       resolved.n_recent >= 12 && resolved.n_recent <= 31 &&
+                       (n - resolved.n_recent) % 20 == 0),
+           "%u tokens: budget %u, sink %u, recent %u", n, resolved.budget,
+           resolved.n_sink, resolved.n_recent);
+  }
 }

@@ -1,12 +1,10 @@
 /* Scores that a sequence cannot keep or score by, and what drops them. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kvevict/batch.h"
 #include "kvevict/experimental.h"
 #include "tests/capi/support/copies.h"
-#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/plan.h"
@@ -296,63 +294,4 @@ Test(scores, of_a_batch_are_given_at_once) {
   cr_expect_eq(positions[4], 24);
   test_model_destroy(b);
   test_model_destroy(a);
-}
-
-/* ---- Scores that decay ---- */
-
-enum { kTokens = 3000 };
-
-static void Score(const char* policy, uint32_t n_seen, const float* given,
-                  float* out) {
-  const kvevict_layer_geometry layer = test_layer(1, 1, 4, 0);
-  const kvevict_geometry geometry = test_geometry(1, kTokens, &layer);
-  test_plan* p =
-      test_plan_create(policy, &geometry, KVEVICT_OPERATION_SCORE, 1);
-  const kvevict_plane plane = test_floats_plane(given, kTokens);
-  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
-  inputs.scores = &plane;
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
-  job.n_tokens = kTokens;
-  job.n_seen = n_seen;
-  job.inputs = &inputs;
-  job.scores = out;
-  job.scores_len = kTokens;
-  EXPECT_OK(test_score_jobs(p, &job, 1));
-  test_plan_destroy(p);
-}
-
-/* A factor is right to 3 units of 2^-32 and t's last of 24 bits, of at least 1/2, and
- * then rounded once. */
-Test(scores, decay_by_half_within_a_half_life) {
-  static const uint32_t kHalfLives[] = {1, 2, 7, 24, 100, 4096, 1u << 30};
-  static float ones[kTokens], out[kTokens];
-  for (int i = 0; i < kTokens; ++i) ones[i] = 1.0f;
-  for (size_t k = 0; k < sizeof kHalfLives / sizeof *kHalfLives; ++k) {
-    char policy[60];
-    snprintf(policy, sizeof policy, "custom:half_life=%u", kHalfLives[k]);
-    for (uint32_t later = 0; later < 3; ++later) {
-      const uint32_t n_seen = kTokens + later * 1000003;
-      Score(policy, n_seen, ones, out);
-      for (uint32_t i = 0; i < kTokens; ++i) {
-        const double halvings = (double)(n_seen - 1 - i) / kHalfLives[k];
-        const double expected = exp2(halvings < 126.0 ? -halvings : -126.0);
-        const double bound = expected * (6 * 0x1p-32 + 0x1p-24 + 0x1p-24);
-        EXPECT(fabs(out[i] - expected) <= bound,
-               "%s, slot %u of %u: %a, not %a", policy, i, n_seen,
-               (double)out[i], expected);
-        EXPECT(i == 0 || out[i] >= out[i - 1], "%s: slot %u falls", policy, i);
-      }
-    }
-  }
-}
-
-Test(scores, that_are_not_finite_stay_so) {
-  static float given[kTokens], out[kTokens];
-  given[0] = INFINITY;
-  given[1] = NAN;
-  given[2] = -INFINITY;
-  given[3] = -2.0f;
-  Score("custom:half_life=1", 0, given, out);
-  cr_expect(out[0] == INFINITY && isnan(out[1]) && out[2] == -INFINITY &&
-            out[3] == -0x1p-125f);
 }

@@ -1,7 +1,6 @@
 /* Reproduces kvpress's CompactorPress. Its leverage is that of keys times a random
- * matrix, and the preset's is exact. So the oracle is first held against kvpress with
- * the matrix that was recorded, and the preset against the oracle without it. Then the
- * library repeats the recorded run by scoring the products as keys. */
+ * matrix, and the preset's is exact, which was recorded too. The library repeats the run
+ * with the matrix by scoring the products as keys. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -12,9 +11,7 @@
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/npy.h"
 #include "tests/capi/support/plan.h"
-#include "tests/oracle/leverage.h"
 #include "tests/oracle/non_causal.h"
-#include "tests/oracle/select.h"
 #include "tests/paths.h"
 
 enum {
@@ -95,19 +92,6 @@ static void Free(recorded* r) {
   free(r);
 }
 
-/* By the oracle, of keys before RoPE: [kHeads, kMiddle]. */
-static void OracleLeverage(const recorded* r, bool sketched, double* out) {
-  for (int h = 0; h < kHeads; ++h) {
-    const float* keys =
-        (const float*)r->before.bytes + (h * kTokens + kSink) * kDim;
-    const float* sketch = (const float*)r->sketch.bytes + h * kDim * kSketch;
-    const oracle_leverage in = {kMiddle, kDim, keys, NULL,
-                                NULL,    0,    0,    sketched ? sketch : NULL,
-                                kSketch};
-    oracle_leverage_scores(&in, out + h * kMiddle);
-  }
-}
-
 /* Scores of a policy, [kHeads, kTokens]. */
 static void ScoreView(const kvevict_geometry* geometry,
                       const kvevict_view* view,
@@ -172,42 +156,14 @@ static void ExpectNear(const char* what, const float* scores,
   }
 }
 
-Test(vectors, leverage_of_the_oracle_is_that_of_kvpress) {
-  recorded* r = Load();
-  double sketched[kHeads * kMiddle], exact[kHeads * kMiddle];
-  OracleLeverage(r, true, sketched);
-  OracleLeverage(r, false, exact);
-  const float* noncausal = (const float*)r->noncausal.bytes;
-  for (int i = 0; i < kHeads * kMiddle; ++i) {
-    const double recorded_sketched = ((const float*)r->leverage.bytes)[i];
-    const double recorded_exact = ((const float*)r->exact.bytes)[i];
-    /* Recorded as f32 from double. */
-    EXPECT(fabs(sketched[i] - recorded_sketched) <= 1e-6,
-           "sketched %d: %g, not %g", i, sketched[i], recorded_sketched);
-    EXPECT(fabs(exact[i] - recorded_exact) <= 1e-6, "exact %d: %g, not %g", i,
-           exact[i], recorded_exact);
-  }
-  oracle_normalise(sketched, kHeads * kMiddle);
-  for (int h = 0; h < kHeads; ++h) {
-    for (int t = 0; t < kMiddle; ++t) {
-      const int i = h * kMiddle + t;
-      const double score =
-          ((const float*)r->scores.bytes)[h * kTokens + kSink + t];
-      const double sum = kBlending * sketched[i] + noncausal[i];
-      EXPECT(fabs(score - sum) <= 1e-5, "head %d, token %d: %g, not %g", h, t,
-             sum, score);
-    }
-  }
-  Free(r);
-}
-
 /* The library turns keys of 16 bits back, which K_pre was rounded from as f32. */
 Test(vectors, compactor_scores_as_kvpress_does_without_its_sketch) {
   recorded* r = Load();
   double exact[kHeads * kMiddle], both[kHeads * kMiddle],
       half[kHeads * kMiddle];
-  OracleLeverage(r, false, exact);
-  for (int i = 0; i < kHeads * kMiddle; ++i) both[i] = exact[i];
+  for (int i = 0; i < kHeads * kMiddle; ++i) {
+    both[i] = exact[i] = ((const float*)r->exact.bytes)[i];
+  }
   oracle_normalise(both, kHeads * kMiddle);
   for (int i = 0; i < kHeads * kMiddle; ++i) {
     half[i] = ((const float*)r->noncausal.bytes)[i];
@@ -268,43 +224,5 @@ Test(vectors, compactor_scores_as_kvpress_did_with_its_sketch) {
     }
     ExpectNear("compactor", scores, both, 2e-5);
   }
-  Free(r);
-}
-
-Test(vectors, compactor_keeps_the_best_of_these) {
-  recorded* r = Load();
-  double both[kHeads * kMiddle], scores[kTokens];
-  uint8_t forced[kTokens];
-  OracleLeverage(r, false, both);
-  oracle_normalise(both, kHeads * kMiddle);
-  test_plan* p = test_plan_create("compactor-kvpress:budget=0.4,block=28",
-                                  &r->geometry, KVEVICT_OPERATION_EVICT, 1);
-  kvevict_sequence* sequence = NULL;
-  EXPECT_OK(kvevict_sequence_create(p->plan, &sequence));
-  EXPECT_OK(kvevict_sequence_append(sequence, kTokens, NULL));
-  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-  options.inputs = &r->inputs;
-  options.inputs_len = 1;
-  EXPECT_OK(kvevict_sequence_evict(sequence, &r->view, 1, &options,
-                                   p->workspace, p->workspace_bytes, NULL));
-  for (int h = 0; h < kHeads; ++h) {
-    for (int t = 0; t < kTokens; ++t) {
-      const int i = h * kMiddle + t - kSink;
-      forced[t] = t < kSink || t >= kTokens - kRecent;
-      scores[t] = forced[t] ? 0.0
-                            : kBlending * both[i] +
-                                  ((const float*)r->noncausal.bytes)[i];
-    }
-    int32_t positions[kTokens];
-    size_t n = 0;
-    EXPECT_OK(kvevict_sequence_keep_positions(sequence, 0, (uint32_t)h,
-                                              positions, kTokens, &n));
-    EXPECT(n == 38, "%zu kept", n);
-    EXPECT(oracle_selection_is_right(scores, kTokens, positions, (uint32_t)n,
-                                     forced, 1e-4),
-           "head %d keeps others than the best", h);
-  }
-  kvevict_sequence_destroy(sequence);
-  test_plan_destroy(p);
   Free(r);
 }

@@ -33,26 +33,6 @@ static void CheckScores(const char* target, const test_scene_spec* spec,
   test_scene_destroy(s);
 }
 
-Test(workspace, of_any_size_gives_the_same_scores) {
-  static const char* const kScoring[] = {
-      "snapkv:budget=50,window=9", "snapkv:budget=50,window=9,group=max",
-      "snapkv:budget=50,window=9,pool=max5,order=pool-reduce"};
-  const char* target = NULL;
-  for (uint32_t t = 0; (target = kvevict_simd_target_at(t)) != NULL; ++t) {
-    for (int p = 0; p < 3; ++p) {
-      test_scene_spec spec = test_scene_of(kScoring[p], 6, 2, 40, 700);
-      spec.k_dtype = KVEVICT_DTYPE_BF16;
-      test_scene* s = test_scene_create_for(target, &spec, 1);
-      float* expected = test_scene_score(s);
-      test_scene_destroy(s);
-      CheckScores(target, &spec, expected, 9);
-      spec.n_threads = 3;
-      CheckScores(target, &spec, expected, 9);
-      free(expected);
-    }
-  }
-}
-
 static test_model* Model(const char* policy) {
   test_model_spec spec = test_small_model(policy);
   spec.n_layers = 3;

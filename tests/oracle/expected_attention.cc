@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/oracle/scores.h"
+
 namespace kvevict::oracle {
 namespace {
 
@@ -91,3 +93,25 @@ ExpectedAttentionResult ExpectedAttention(const ExpectedAttentionInput& in) {
 }
 
 }  // namespace kvevict::oracle
+
+void oracle_expected_rows(uint32_t n_tokens, uint32_t n_sink, uint32_t group,
+                          uint32_t head_dim, double scale, const float* keys,
+                          const float* mean, const float* covariance,
+                          double* rows, double* bounds) {
+  const size_t dim = head_dim;
+  kvevict::oracle::ExpectedAttentionInput in;
+  in.n_tokens = n_tokens;
+  in.n_sink = n_sink;
+  in.group = group;
+  in.head_dim = head_dim;
+  in.scale = static_cast<float>(scale);
+  in.keys.assign(keys, keys + n_tokens * dim);
+  in.mean.assign(mean, mean + group * dim);
+  if (covariance != nullptr) {
+    in.covariance.assign(covariance, covariance + group * dim * dim);
+  }
+  in.sum_steps = n_tokens;
+  const auto result = kvevict::oracle::ExpectedAttention(in);
+  std::copy(result.weights.begin(), result.weights.end(), rows);
+  std::copy(result.tolerance.begin(), result.tolerance.end(), bounds);
+}

@@ -25,17 +25,6 @@ Row KeyBefore(const oracle_leverage* in, uint32_t token) {
   return x;
 }
 
-Row Sketched(const oracle_leverage* in, const Row& x) {
-  if (in->sketch == nullptr) return x;
-  Row out(in->n_sketch, 0.0);
-  for (uint32_t e = 0; e < in->head_dim; ++e) {
-    for (uint32_t k = 0; k < in->n_sketch; ++k) {
-      out[k] += x[e] * in->sketch[size_t{e} * in->n_sketch + k];
-    }
-  }
-  return out;
-}
-
 }  // namespace
 
 void oracle_leverage_scores(const oracle_leverage* in, double* leverage) {
@@ -49,9 +38,8 @@ void oracle_leverage_scores(const oracle_leverage* in, double* leverage) {
   }
   for (Row& x : keys) {
     for (uint32_t e = 0; e < in->head_dim; ++e) x[e] -= mean[e];
-    x = Sketched(in, x);
   }
-  const size_t n = in->sketch == nullptr ? in->head_dim : in->n_sketch;
+  const size_t n = in->head_dim;
   std::vector<Row> gram(n, Row(n, 0.0));
   for (size_t i = 0; i < n; ++i) {
     for (size_t j = 0; j < n; ++j) {

@@ -18,12 +18,10 @@ typedef struct oracle_leverage {
   const float* inv_freq;     // [n_pairs]
   uint32_t n_pairs;
   uint32_t interleaved;  // pair f is 2 f and 2 f + 1, not f and f + n_pairs
-  const float* sketch;   // [head_dim, n_sketch], or NULL: none
-  uint32_t n_sketch;
 } oracle_leverage;
 
 // leverage[n_tokens] = max(0, x' (X'X + 0.01 I)^-1 x), where the rows x of X are
-// the keys before RoPE less their mean, times the sketch.
+// the keys before RoPE less their mean.
 void oracle_leverage_scores(const oracle_leverage* in, double* leverage);
 
 #ifdef __cplusplus

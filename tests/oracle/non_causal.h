@@ -4,27 +4,16 @@
 
 #include <stdint.h>
 
-#include "tests/oracle/policy_values.h"
-
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// One KV head.
-typedef struct oracle_non_causal {
-  uint32_t group;
-  uint32_t n_tokens;
-  uint32_t head_dim;
-  const float* queries;         // [group, n_tokens, head_dim]
-  const float* keys;            // [n_tokens, head_dim]
-  const double* token_weights;  // [n_tokens], or NULL: 1
-} oracle_non_causal;
-
-// scores[n_tokens]: the softmax of q.k over the keys of a chunk of policy->block
-// tokens, for each of its queries, summed over these. The group is reduced, weighed
-// and pooled in the policy's order.
-void oracle_non_causal_scores(const oracle_non_causal* in,
-                              const oracle_policy* policy, double* scores);
+// rows[group, n_tokens] of one KV head: the softmax of q.k over the keys of a chunk of
+// `chunk` tokens, for each of its queries, summed over these. queries[group, stride,
+// head_dim], of which the first n_tokens count; keys[n_tokens, head_dim].
+void oracle_non_causal_rows(uint32_t group, uint32_t stride, uint32_t n_tokens,
+                            uint32_t head_dim, const float* queries,
+                            const float* keys, uint32_t chunk, double* rows);
 
 // kvpress's normalisation of the scores of all heads of a layer, [n]: less their
 // mean, divided by their standard deviation (n - 1), at least 1e-6.

@@ -128,8 +128,6 @@ Row LeverageRow(const oracle_prompt& p, uint32_t layer, uint32_t h,
                               positions.data(),
                               p.inv_freq,
                               p.head_dim / 2,
-                              0,
-                              nullptr,
                               0};
   Row row(end - first);
   oracle_leverage_scores(&in, row.data());

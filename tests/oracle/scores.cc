@@ -40,6 +40,15 @@ double LargestLogit(const oracle_attention* in, uint32_t head, uint32_t row,
   return Reduce(logits, KVEVICT_REDUCE_MAX);
 }
 
+// The sink of a query head, or of all whose logits are reduced.
+double LargestSink(const oracle_attention* in, const oracle_policy& policy,
+                   uint32_t head) {
+  const uint32_t group = in->n_q_heads / in->n_kv_heads;
+  if (policy.order != ORACLE_ORDER_REDUCE_LOGITS) return in->sinks[head];
+  const float* const first = in->sinks + head / group * group;
+  return *std::max_element(first, first + group);
+}
+
 // DefensiveKV: one row of the window pooled by itself, with the sum that it had.
 void PoolRow(const oracle_policy& policy, uint32_t n, double* row) {
   std::vector<double> pooled(n);
@@ -108,9 +117,18 @@ void oracle_row_weights(const oracle_attention* in, uint32_t head, uint32_t row,
     weights[j] = policy.order == ORACLE_ORDER_REDUCE_LOGITS
                      ? LargestLogit(in, head, row, j)
                      : Logit(in, head, row, j);
+    if (in->softcap != 0.0) {
+      weights[j] = in->softcap * std::tanh(weights[j] / in->softcap);
+    }
     highest = std::max(highest, weights[j]);
   }
   double sum = 0.0;
+  if (in->sinks != nullptr) {
+    const double sink = LargestSink(in, policy, head);
+    const double before = highest;
+    highest = std::max(highest, sink);
+    sum = sink == before && std::isinf(sink) ? 0.0 : std::exp(sink - highest);
+  }
   for (uint32_t j = 0; j < n_visible; ++j) {
     sum += weights[j] = std::exp(weights[j] - highest);
   }
@@ -193,43 +211,55 @@ void oracle_raise_to_mean(double* scores, uint32_t n) {
   }
 }
 
+void oracle_shape(const oracle_policy* policy, uint32_t group, uint32_t stride,
+                  uint32_t n, uint32_t n_past, const double* rows,
+                  const double* token_weights, double* scores) {
+  const auto pool = [&](std::vector<double>& row) {
+    const std::vector<double> before = row;
+    oracle_pool(before.data(), n_past, policy, row.data());
+  };
+  const auto weigh = [&](std::vector<double>& row) {
+    for (uint32_t j = 0; j < n_past && token_weights != nullptr; ++j) {
+      row[j] = (row[j] + policy->epsilon) * token_weights[j];
+    }
+  };
+  std::vector<std::vector<double>> each;
+  for (uint32_t g = 0; g < group; ++g) {
+    const double* const row = rows + size_t{g} * stride;
+    each.emplace_back(row, row + n_past);
+    if (policy->order == ORACLE_ORDER_POOL_REDUCE) pool(each.back());
+  }
+  std::vector<double> out(n_past);
+  for (uint32_t j = 0; j < n_past; ++j) {
+    std::vector<double> terms;
+    for (const auto& row : each) terms.push_back(row[j]);
+    out[j] = Reduce(terms, policy->group);
+  }
+  const bool weigh_first = policy->order == ORACLE_ORDER_WEIGH_POOL;
+  const bool is_pooled = policy->order == ORACLE_ORDER_POOL_REDUCE ||
+                         policy->order == ORACLE_ORDER_POOL_ROWS;
+  if (weigh_first) weigh(out);
+  if (!is_pooled) pool(out);
+  if (policy->prior == ORACLE_PRIOR_MEAN) {
+    oracle_raise_to_mean(out.data(), n_past);
+  }
+  if (!weigh_first) weigh(out);
+  std::fill(scores, scores + n, std::numeric_limits<double>::infinity());
+  std::copy(out.begin(), out.end(), scores);
+}
+
 void oracle_shape_scores(const oracle_policy* policy,
                          const oracle_attention* in, const double* weights,
                          double* scores) {
   const uint32_t n = in->n_tokens;
   const uint32_t group = in->n_q_heads / in->n_kv_heads;
-  const uint32_t n_past = policy->keep_window != 0 ? n - in->window : n;
-  const bool pool_first = policy->order == ORACLE_ORDER_POOL_REDUCE;
-  const bool pooled = policy->order == ORACLE_ORDER_POOL_ROWS;
+  std::vector<double> rows(weights, weights + size_t{in->n_q_heads} * n);
+  if (policy->rows == KVEVICT_REDUCE_MEAN && policy->reference == 0) {
+    for (double& weight : rows) weight /= in->window;
+  }
   for (uint32_t kv = 0; kv < in->n_kv_heads; ++kv) {
-    double* out = scores + size_t{kv} * n;
-    std::fill(out, out + n, std::numeric_limits<double>::infinity());
-    std::vector<std::vector<double>> rows(group, std::vector<double>(n_past));
-    for (uint32_t g = 0; g < group; ++g) {
-      std::vector<double> row(n_past);
-      for (uint32_t j = 0; j < n_past; ++j) {
-        row[j] = weights[(size_t{kv} * group + g) * n + j];
-        if (policy->rows == KVEVICT_REDUCE_MEAN && policy->reference == 0) {
-          row[j] /= in->window;
-        }
-      }
-      if (pool_first) {
-        oracle_pool(row.data(), n_past, policy, rows[g].data());
-      } else {
-        rows[g] = row;
-      }
-    }
-    std::vector<double> reduced(n_past);
-    for (uint32_t j = 0; j < n_past; ++j) {
-      std::vector<double> terms;
-      for (const auto& row : rows) terms.push_back(row[j]);
-      reduced[j] = Reduce(terms, policy->group);
-    }
-    if (pool_first || pooled) {
-      std::copy(reduced.begin(), reduced.end(), out);
-    } else {
-      oracle_pool(reduced.data(), n_past, policy, out);
-    }
-    if (policy->prior == ORACLE_PRIOR_MEAN) oracle_raise_to_mean(out, n_past);
+    oracle_shape(policy, group, n, n, policy->keep_window ? n - in->window : n,
+                 rows.data() + size_t{kv} * group * n, nullptr,
+                 scores + size_t{kv} * n);
   }
 }

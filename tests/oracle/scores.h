@@ -27,6 +27,8 @@ typedef struct oracle_attention {
   const float* reference;
   const int32_t* reference_positions;
   const int32_t* slot_positions;
+  double softcap;      // of scaled logits; 0: none
+  const float* sinks;  // [n_q_heads]: logits of softmax sinks; NULL: none
 } oracle_attention;
 
 // weights[n_tokens]: the softmax weights of one row, of the window or, from row
@@ -48,6 +50,20 @@ void oracle_pool(const double* in, uint32_t n, const oracle_policy* policy,
 // DefensiveKV: what is below the mean of all becomes it. If that is not finite nothing
 // does.
 void oracle_raise_to_mean(double* scores, uint32_t n);
+
+// scores[n] of a KV head from rows[group, stride] of its query heads: the first n_past
+// are pooled, reduced, raised and multiplied by token_weights[n] (NULL: not) in the
+// policy's order. The others are +infinity.
+void oracle_shape(const oracle_policy* policy, uint32_t group, uint32_t stride,
+                  uint32_t n, uint32_t n_past, const double* rows,
+                  const double* token_weights, double* scores);
+
+// rows[group, n_tokens] of expected attention, and how far f32 may be off. The first
+// n_sink are 0. covariance may be NULL.
+void oracle_expected_rows(uint32_t n_tokens, uint32_t n_sink, uint32_t group,
+                          uint32_t head_dim, double scale, const float* keys,
+                          const float* mean, const float* covariance,
+                          double* rows, double* bounds);
 
 // scores[n_kv_heads, n_tokens] from the weights, as the policy shapes them. A
 // kept window is +infinity and outside the pooling. A window that is not kept

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <vector>
 
 #include "tests/oracle/reduce.h"
@@ -21,53 +20,21 @@ void oracle_combine(const float* rows, uint32_t n_rows, uint32_t n_tokens,
 
 void oracle_select(const float* scores, uint32_t n_tokens, uint32_t n_keep,
                    const uint8_t* forced, kvevict_tie tie, int32_t* keep) {
-  std::vector<int32_t> order(n_tokens);
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    if (forced[a] != forced[b]) return forced[a] > forced[b];
-    const bool a_nan = std::isnan(scores[a]), b_nan = std::isnan(scores[b]);
-    if (a_nan != b_nan) return b_nan;
-    if (!a_nan && scores[a] != scores[b]) return scores[a] > scores[b];
-    return tie == KVEVICT_TIE_LOWER_POSITION ? a < b : a > b;
-  });
-  std::sort(order.begin(), order.begin() + n_keep);
-  std::copy(order.begin(), order.begin() + n_keep, keep);
+  const std::vector<int32_t> ranks(n_tokens, 0);
+  oracle_select_ranked(scores, ranks.data(), n_tokens, n_keep, forced, 1, tie,
+                       keep);
 }
 
 uint32_t oracle_select_blocks(const float* scores, uint32_t n_tokens,
                               uint32_t n_keep, const uint8_t* forced,
                               uint32_t block, kvevict_tie tie, int32_t* keep) {
-  std::vector<float> means;
-  std::vector<uint8_t> block_forced;
-  for (uint32_t begin = 0; begin < n_tokens; begin += block) {
-    const uint32_t end = std::min(n_tokens, begin + block);
-    double sum = 0.0;
-    bool stays = end - begin < block;
-    for (uint32_t i = begin; i < end; ++i) {
-      sum += static_cast<double>(scores[i]);
-      stays = stays || forced[i] != 0;
-    }
-    means.push_back(static_cast<float>(sum / (end - begin)));
-    block_forced.push_back(stays);
-  }
-  const uint32_t n_blocks = static_cast<uint32_t>(means.size());
-  const bool part_full = n_tokens % block != 0;
-  uint32_t n_best = 0;  // blocks that fit
-  while (n_best < n_blocks &&
-         (n_best + 1) * block - (part_full ? block - n_tokens % block : 0) <=
-             n_keep) {
-    ++n_best;
-  }
-  std::vector<int32_t> best(n_best);
-  oracle_select(means.data(), n_blocks, n_best, block_forced.data(), tie,
-                best.data());
-  uint32_t n = 0;
-  for (const int32_t b : best) {
-    const uint32_t begin = static_cast<uint32_t>(b) * block;
-    for (uint32_t i = begin; i < std::min(n_tokens, begin + block); ++i) {
-      keep[n++] = static_cast<int32_t>(i);
-    }
-  }
+  // The last block that is not full comes first.
+  uint32_t n = n_tokens % block;
+  if (n > n_keep) return 0;
+  while (n + block <= std::min(n_keep, n_tokens)) n += block;
+  const std::vector<int32_t> ranks(n_tokens, 0);
+  oracle_select_ranked(scores, ranks.data(), n_tokens, n, forced, block, tie,
+                       keep);
   return n;
 }
 

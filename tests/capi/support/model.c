@@ -461,7 +461,9 @@ static oracle_attention AttentionOf(const test_model* model, uint32_t layer,
                             &model->policy,
                             reference,
                             model->reference_positions,
-                            positions};
+                            positions,
+                            0.0,
+                            NULL};
 }
 
 static void FreeAttention(const oracle_attention* attention) {

@@ -1,0 +1,304 @@
+#include "tests/capi/support/signals.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kvevict/experimental.h"
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/policies.h"
+
+/* ---- Policies ---- */
+
+/* Numbers that parameters are drawn from. Other words and flags are all drawn. */
+static const struct {
+  const char *key, *values;
+} kNumbers[] = {{"sink", "0|3|5"},
+                {"recent", "0|4|9"},
+                {"window", "1|2|5|8|31|32|64"},
+                {"pool", "none|avg1|avg3|avg7|max3|max7|avg63|max63"},
+                {"reference", "1|2|7|16|33|70"},
+                {"reference_weight", "1|0.5|0.125|0.9"},
+                {"half_life", "1|7|24|4096"},
+                {"block", "2|7|16|33|100|256"},
+                {"epsilon", "0.125|4"},
+                {"leverage", "0.75|2"},
+                {"redundancy", "0.25|0.5|1"},
+                {"similarity", "0.1|0.3|0.77"},
+                {"seed", "0|5|18446744073709551615"},
+                {"budget", "0.3|30|0.75|1"}};
+static const char* const kWords[] = {
+    "keep_window", "edge",  "rows",        "row_weight",     "softmax",
+    "group",       "order", "prior",       "ranks",          "weight",
+    "share",       "ends",  "standardize", "leverage_scale", "draw"};
+
+static const char* ValuesOf(const kvevict_parameter_info* row) {
+  for (size_t i = 0; i < sizeof kNumbers / sizeof *kNumbers; ++i) {
+    if (strcmp(row->key, kNumbers[i].key) == 0) return kNumbers[i].values;
+  }
+  for (size_t i = 0; i < sizeof kWords / sizeof *kWords; ++i) {
+    if (strcmp(row->key, kWords[i]) == 0) return row->words;
+  }
+  return NULL;
+}
+
+static void DrawWord(test_random* random, const char* words, char* out) {
+  uint32_t n = 1;
+  for (const char* at = words; *at != 0; ++at) n += *at == '|';
+  for (uint32_t skip = test_random_below(random, n); skip > 0; --skip) {
+    words = strchr(words, '|') + 1;
+  }
+  snprintf(out, TEST_VALUE_TEXT, "%.*s", (int)strcspn(words, "|"), words);
+}
+
+void test_draw_scoring(const char* kind, const char* more, test_random* random,
+                       char* text) {
+  for (;;) {
+    kvevict_policy* policy = NULL;
+    /* The oracle has no spread, and key differences block by block elsewhere. */
+    const char* const own = strcmp(kind, "cake") == 0
+                                ? ":spread=0,split=uniform"
+                            : strcmp(kind, "keydiff") == 0 ? ":block=0"
+                                                           : "";
+    snprintf(text, TEST_POLICY_TEXT, "%s%s%s%s", kind, own,
+             *more == 0  ? ""
+             : *own == 0 ? ":"
+                         : ",",
+             more);
+    EXPECT_OK(kvevict_policy_create(text, &policy));
+    kvevict_parameter_info row = {.struct_size = sizeof row};
+    for (uint32_t i = 0; kvevict_parameter_at(kind, i, &row) == KVEVICT_OK;
+         ++i) {
+      const char* const values = ValuesOf(&row);
+      char value[TEST_VALUE_TEXT];
+      if (values == NULL || strstr(text, row.key) != NULL) continue;
+      if (test_random_below(random, 4) != 0) continue;
+      DrawWord(random, values, value);
+      EXPECT_OK(kvevict_policy_set(policy, row.key, value));
+    }
+    const bool is_valid = kvevict_policy_validate(policy) == KVEVICT_OK;
+    if (is_valid) {
+      EXPECT_OK(kvevict_policy_format(policy, text, TEST_POLICY_TEXT, NULL));
+    }
+    kvevict_policy_destroy(policy);
+    if (is_valid) return;
+  }
+}
+
+bool test_has_window(const oracle_policy* p) {
+  return p->kind == ORACLE_SNAPKV || p->kind == ORACLE_PYRAMIDKV ||
+         p->kind == ORACLE_TOVA || p->kind == ORACLE_R_KV ||
+         p->kind == ORACLE_CAKE;
+}
+
+static bool Needs(const test_signals* s, kvevict_input input) {
+  kvevict_need need = KVEVICT_NEED_NONE;
+  EXPECT_OK(kvevict_policy_need(s->m->policy_handle, input, &need));
+  return need != KVEVICT_NEED_NONE;
+}
+
+/* ---- The model ---- */
+
+static uint32_t Pairs(const test_signals* s) {
+  return s->geometry.rope_inv_freq_len;
+}
+
+static void MakeGeometry(test_signals* s, test_random* random) {
+  const oracle_policy p = oracle_policy_of(s->m->policy_handle);
+  const uint32_t dim = s->m->spec.k_head_dim;
+  s->layer = s->m->layer;
+  s->geometry = s->m->geometry;
+  s->geometry.layers = &s->layer;
+  s->geometry.rope_layout = (kvevict_rope_layout)test_random_below(random, 2);
+  s->geometry.rope_inv_freq = s->inv_freq;
+  /* Some elements are not rotated. */
+  s->geometry.rope_inv_freq_len =
+      test_random_coin(random) ? dim / 2 : (dim + 3) / 4;
+  for (uint32_t f = 0; f < Pairs(s); ++f) {
+    s->inv_freq[f] = (float)pow(10000.0, -(double)f / Pairs(s));
+  }
+  if (test_random_coin(random)) s->layer.softmax_scale = 0.05f;
+  if (!test_has_window(&p) && p.kind != ORACLE_H2O) return;
+  static const float kCaps[] = {0.0f, 0.0f, 0.3f, 5.0f};
+  s->layer.logit_softcap = kCaps[test_random_below(random, 4)];
+  if (test_random_below(random, 3) != 0) return;
+  const uint32_t n = s->m->spec.n_layers * s->m->spec.n_q_heads;
+  for (uint32_t i = 0; i < n; ++i) {
+    s->sinks[i] = (float)(6.0 * test_random_unit(random) - 3.0);
+  }
+  s->sinks[test_random_below(random, n)] = -INFINITY;
+  s->geometry.sink_logits = s->sinks;
+  s->geometry.sink_logits_len = n;
+}
+
+test_signals* test_signals_create(const char* policy, uint32_t n_layers,
+                                  uint32_t most, test_random* random) {
+  static const uint32_t kGroups[] = {1, 2, 3, 4, 8};
+  static const uint32_t kDims[] = {2, 3, 16, 31, 64, 65, 80, 128, 257};
+  static const kvevict_dtype kTypes[] = {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F16,
+                                         KVEVICT_DTYPE_BF16};
+  test_signals* s = calloc(1, sizeof *s);
+  const oracle_policy p = oracle_policy_from(policy);
+  test_model_spec spec = test_small_model("none");
+  /* These compute as many products as a head's elements squared, or more. */
+  const bool is_small = p.kind == ORACLE_EXPECTED_ATTENTION ||
+                        p.leverage > 0.0 || p.kind >= ORACLE_OTHER;
+  /* Its softmax has no scale: its logits grow with the head's size. */
+  const uint32_t n_dims = p.kind == ORACLE_NON_CAUSAL ? 3 : is_small ? 5 : 9;
+  spec.n_layers = n_layers;
+  spec.n_kv_heads = test_random_between(random, 1, 3);
+  spec.n_q_heads = spec.n_kv_heads * kGroups[test_random_below(random, 5)];
+  spec.k_head_dim = kDims[test_random_below(random, n_dims)];
+  spec.v_head_dim = test_random_between(random, 1, 40);
+  spec.max_tokens = most;
+  spec.max_positions = 3 * most;
+  spec.q_dtype = kTypes[test_random_below(random, 3)];
+  spec.k_dtype = kTypes[test_random_below(random, 3)];
+  spec.layout = (test_layout)test_random_below(random, TEST_N_LAYOUTS);
+  kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
+  uint32_t n_targets = 0;
+  while (kvevict_simd_target_at(n_targets) != NULL) ++n_targets;
+  options.simd_target =
+      kvevict_simd_target_at(test_random_below(random, n_targets));
+  test_runner_install(&s->runner, test_random_between(random, 1, 3), &options);
+  EXPECT_OK(kvevict_context_create(&options, &s->context));
+  spec.context = s->context;
+  s->m = test_model_create(&spec, (test_random){test_random_u64(random)});
+  s->m->policy_handle = test_policy(policy);
+  MakeGeometry(s, random);
+  EXPECT_OK(test_model_go_on(s->m, policy, &s->geometry, NULL));
+  return s;
+}
+
+void test_signals_destroy(test_signals* s) {
+  test_model_destroy(s->m);
+  kvevict_context_destroy(s->context);
+  free(s->numbers[0]);
+  free(s->numbers[1]);
+  free(s);
+}
+
+/* ---- Inputs ---- */
+
+/* Where each kind of numbers begins in a layer's; the last one is their number. */
+static void Lay(const test_signals* s, size_t* begins) {
+  const test_model_spec* spec = &s->m->spec;
+  const size_t n = s->stride, dim = spec->k_head_dim;
+  const size_t square =
+      Needs(s, KVEVICT_INPUT_QUERY_COVARIANCE) ? dim * dim : 0;
+  const size_t lengths[] = {spec->n_kv_heads * n,
+                            spec->n_kv_heads * n,
+                            spec->n_q_heads * n,
+                            spec->n_q_heads * dim,
+                            spec->n_q_heads * square,
+                            spec->n_kv_heads * dim,
+                            3 * (size_t)spec->n_q_heads * Pairs(s)};
+  begins[0] = 0;
+  for (int i = 0; i < 7; ++i) begins[i + 1] = begins[i] + lengths[i];
+}
+
+const float* test_signal_numbers(const test_signals* s, uint32_t layer,
+                                 int kind) {
+  size_t begins[8];
+  Lay(s, begins);
+  return s->numbers[layer] + begins[kind];
+}
+
+static void DrawNumbers(test_signals* s, uint32_t layer, test_random* random) {
+  const oracle_policy* p = &s->m->policy;
+  size_t begins[8];
+  Lay(s, begins);
+  free(s->numbers[layer]);
+  s->numbers[layer] = malloc((begins[7] + 1) * sizeof(float));
+  for (size_t i = 0; i < begins[7]; ++i) {
+    float* const at = &s->numbers[layer][i];
+    if (i < begins[TEST_SIGNAL_WEIGHTS]) { /* some are equal */
+      *at = (float)test_random_below(random, 640) / 64.0f - 3.0f;
+    } else if (i < begins[TEST_SIGNAL_SUMS]) {
+      *at = test_random_below(random, 9) == 0
+                ? 0.0f
+                : (float)test_random_below(random, 640) / 64.0f;
+      if (p->share == ORACLE_SHARE_NONE) *at -= 1.0f;
+    } else if (i < begins[TEST_SIGNAL_MEAN]) {
+      *at = 40.0f * (float)test_random_unit(random);
+    } else {
+      *at = test_random_normal(random) / (i >= begins[TEST_SIGNAL_COVARIANCE] &&
+                                                  i < begins[TEST_SIGNAL_FILTER]
+                                              ? 8.0f
+                                              : 1.0f);
+    }
+  }
+  /* The last of a center's three rows is a mean of lengths. */
+  const uint32_t n = Pairs(s);
+  for (size_t i = begins[TEST_SIGNAL_CENTERS]; i < begins[7]; i += 3 * n) {
+    float* const head = s->numbers[layer] + i;
+    for (uint32_t f = 0; f < n; ++f) {
+      head[2 * n + f] = hypotf(head[f], head[n + f]) + fabsf(head[2 * n + f]);
+    }
+  }
+  const bool is_plain = p->weight == ORACLE_WEIGHT_NONE &&
+                        p->pool == ORACLE_POOL_NONE && !p->standardize;
+  static const float kSpecial[] = {NAN, INFINITY, -INFINITY, 0.0f, 3e38f};
+  for (size_t i = 0; is_plain && i < begins[TEST_SIGNAL_WEIGHTS]; ++i) {
+    if (test_random_below(random, 30) != 0) continue;
+    s->numbers[layer][i] = kSpecial[test_random_below(random, p->draw ? 5 : 4)];
+  }
+}
+
+void test_signals_give(test_signals* s, uint32_t stride, uint32_t n_rows,
+                       test_random* random) {
+  const test_model* m = s->m;
+  const oracle_policy* p = &m->policy;
+  const uint32_t n_kv = m->spec.n_kv_heads, dim = m->spec.k_head_dim;
+  s->stride = stride;
+  s->n_query_rows = test_has_window(p) ? p->window : n_rows;
+  s->n_sum_heads = p->kind != ORACLE_H2O || n_rows > 0 ? 0
+                   : test_random_coin(random)          ? n_kv
+                                                       : m->spec.n_q_heads;
+  for (uint32_t i = 0; i < TEST_REFERENCE; ++i) {
+    s->reference_positions[i] =
+        (int32_t)test_random_below(random, m->n_seen * 5 / 4 + 1);
+  }
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    DrawNumbers(s, l, random);
+    kvevict_plane* const planes = s->planes[l];
+    kvevict_signal_inputs* const in = &s->inputs[l];
+    *in = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
+    const struct {
+      kvevict_input input;
+      const kvevict_plane** place;
+      int kind;
+      uint32_t rows, head_dim;
+    } each[] = {
+        {KVEVICT_INPUT_SCORES, &in->scores, TEST_SIGNAL_SCORES, stride, 1},
+        {KVEVICT_INPUT_TOKEN_WEIGHTS, &in->token_weights, TEST_SIGNAL_WEIGHTS,
+         stride, 1},
+        {KVEVICT_INPUT_ATTENTION_SUMS, &in->attention_sums, TEST_SIGNAL_SUMS,
+         stride, 1},
+        {KVEVICT_INPUT_QUERY_MEAN, &in->query_mean, TEST_SIGNAL_MEAN, 1, dim},
+        {KVEVICT_INPUT_QUERY_COVARIANCE, &in->query_covariance,
+         TEST_SIGNAL_COVARIANCE, dim, dim},
+        {KVEVICT_INPUT_KEY_FILTER, &in->key_filter, TEST_SIGNAL_FILTER, 1, dim},
+        {KVEVICT_INPUT_QUERY_CENTERS, &in->query_centers, TEST_SIGNAL_CENTERS,
+         3, Pairs(s)}};
+    for (int i = 0; i < 7; ++i) {
+      if (!Needs(s, each[i].input)) continue;
+      if (each[i].kind == TEST_SIGNAL_SUMS && s->n_sum_heads == 0) continue;
+      planes[i] = kvevict_plane_head_major(
+          test_signal_numbers(s, l, each[i].kind), KVEVICT_DTYPE_F32,
+          each[i].rows, each[i].head_dim);
+      *each[i].place = &planes[i];
+    }
+    if (each[0].place != NULL) in->n_sum_heads = s->n_sum_heads;
+    if (Needs(s, KVEVICT_INPUT_QUERIES) && s->n_sum_heads == 0) {
+      planes[7] = test_model_queries(m, l, m->n_seen - s->n_query_rows);
+      in->queries = &planes[7];
+      in->n_query_rows = s->n_query_rows;
+    }
+    if (!Needs(s, KVEVICT_INPUT_REFERENCE_QUERIES)) continue;
+    planes[8] = test_model_queries(m, l, 0);
+    in->reference_queries = &planes[8];
+    in->n_reference_rows = p->reference;
+    if (m->n_seen % 2 == 0) in->reference_positions = s->reference_positions;
+  }
+}
