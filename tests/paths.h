@@ -14,8 +14,6 @@ extern const char test_fakes_dir[];
 extern const char test_library[]; /* libkvevict.so */
 extern const char test_mock_cuda[];
 extern const char test_mock_cuda_11[];
-extern const char test_shim_cuda[];
-extern const char test_shim_compile[];
 extern const char test_kernel_cache[]; /* compiled kernels, kept between runs */
 extern const char test_program[];
 extern const char test_llama_program[];

@@ -14,21 +14,6 @@ import (
 	"kvevict.dev/kvevict/bindings/go/internal/counting"
 )
 
-// TestMain gives the driver of these tests a folder for what it compiles. The
-// driver empties it on C's exit(), which Go's does not call.
-func TestMain(m *testing.M) {
-	folder, err := os.MkdirTemp("", "kvevict-go-")
-	if err == nil {
-		err = os.Setenv("TMPDIR", folder)
-	}
-	if err != nil {
-		panic(err)
-	}
-	code := m.Run()
-	_ = os.RemoveAll(folder)
-	os.Exit(code)
-}
-
 // cudaOptions makes a context on CUDA whose libraries, which ctest names, run the
 // kernels on the CPU. Device memory is then the process's own.
 func cudaOptions(t *testing.T) *ContextOptions {

@@ -27,7 +27,7 @@ std::vector<uint8_t> Save(const CalibrationHandle& calibration) {
 
 // Rows of any layout in device memory make the same sums as on the CPU.
 void CheckCase(const Gpu& gpu, Random* random, Report* report) {
-  Geometry geometry = RandomCase(random).geometry;
+  Geometry geometry = RandomCase(random, "snapkv").geometry;
   geometry.n_layers = std::min(geometry.n_layers, 4u);
   if (geometry.layers.size() > 1) geometry.layers.resize(geometry.n_layers);
   const ContextHandle host_context =

@@ -73,20 +73,21 @@ std::vector<kvevict_layer_geometry> DrawUnlikeLayers(Random* random,
   return layers;
 }
 
-Geometry DrawGeometry(Random* random) {
+Geometry DrawGeometry(Random* random, Much much) {
   Geometry g = {random->In(1, 4),
                 random->OneOf(4) ? random->In(2, kMostTokens)
                                  : random->In(40, kMostTokens),
                 {}};
-  const bool many_layers = random->OneOf(12);
+  const bool many_layers = much == Much::kLayers;
   if (many_layers) {  // more than go in a launch
     g.n_layers = random->In(60, 170);
     g.max_tokens = random->In(20, 40);
-  } else if (random->OneOf(12)) {  // more positions than go in a launch
+  } else if (much != Much::kNothing) {  // more positions than go in a launch
     g.n_layers = 1;
-    g.max_tokens = random->In(1000, 2500);
+    // One block cannot select from so many.
+    g.max_tokens = much == Much::kSelection ? 66001 : random->In(1000, 2500);
     g.layers = {DrawLayer(random, true)};
-    g.layers[0].n_q_heads = 1;
+    g.layers[0].n_q_heads = g.layers[0].n_kv_heads;
     g.layers[0].k_head_dim = g.layers[0].v_head_dim = 2;
     return g;
   }
@@ -114,20 +115,9 @@ uint32_t LeastBudget(const oracle_policy& p) {
          std::max(p.recent, p.keep_window ? p.window : 0) + b;
 }
 
-// The name of any policy that evicts.
-std::string DrawName(Random* random) {
-  uint32_t n = 0;
-  kvevict_policy_info info{};
-  info.struct_size = sizeof(info);
-  while (kvevict_policy_at(n, &info) == KVEVICT_OK) ++n;
-  do {
-    Check(kvevict_policy_at(random->In(0, n - 1), &info));
-  } while (std::string_view(info.name) == "none");
-  return info.name;
-}
-
-oracle_policy DrawPolicy(Random* random, uint32_t max_tokens) {
-  oracle_policy p = ParsePolicy(random->OneOf(3) ? "snapkv" : DrawName(random));
+oracle_policy DrawPolicy(Random* random, uint32_t max_tokens,
+                         const std::string& name) {
+  oracle_policy p = ParsePolicy(name);
   const oracle_kind kind = p.kind;
   p.sink = random->In(0, 4);
   p.block = random->OneOf(4) ? random->In(20, 60) : random->In(2, 12);
@@ -214,6 +204,10 @@ oracle_policy DrawPolicy(Random* random, uint32_t max_tokens) {
     p.standardize = random->OneOf(4);
     if (random->OneOf(4)) p.leverage = 0.25 * random->In(1, 8);
     p.leverage_scale = static_cast<int>(random->In(0, 1));
+  }
+  if (!lends && random->OneOf(5)) {
+    p.chunk = random->In(20, 60);
+    if (!IsValid(p)) p.chunk = 0;
   }
   p.similarity = random->In(0, 4) * 0.2;
   if (random->OneOf(3)) {
@@ -375,9 +369,10 @@ void DrawCodes(Random* random, Geometry* geometry) {
 
 }  // namespace
 
-ModelCase RandomCase(Random* random) {
-  ModelCase c = {DrawGeometry(random), {}};
-  c.policy = DrawPolicy(random, c.geometry.max_tokens);
+ModelCase RandomCase(Random* random, const std::string& policy, Much much,
+                     bool by_table) {
+  ModelCase c = {DrawGeometry(random, much), {}};
+  c.policy = DrawPolicy(random, c.geometry.max_tokens, policy);
   const bool rounds_rows =
       c.policy.merge != KVEVICT_MERGE_NONE || c.policy.rotate != 0;
   if (!rounds_rows && random->OneOf(3)) DrawCodes(random, &c.geometry);
@@ -403,6 +398,12 @@ ModelCase RandomCase(Random* random) {
   }
   if (c.head_budgets.empty()) DrawBlocks(random, &c.policy);
   DrawSums(random, &c.policy);
+  if (by_table) {  // whole blocks, whose rows do not change
+    c.table_block = much == Much::kNothing ? random->Pick({1u, 3u, 4u, 8u}) : 1;
+    c.policy.select_block = c.table_block * random->In(1, 2);
+    c.policy.rotate = 0;
+    c.policy.merge = KVEVICT_MERGE_NONE;
+  }
   c.select_on_host = random->OneOf(6);
   c.debug = random->OneOf(8);
   c.observes = !random->OneOf(4);

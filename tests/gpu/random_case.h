@@ -31,6 +31,9 @@ class Random {
   std::mt19937_64 engine_;
 };
 
+// What a model has much of, at the cost of everything else.
+enum class Much { kNothing, kLayers, kTokens, kSelection };
+
 // The parts of a model.
 struct ModelCase {
   Geometry geometry;
@@ -40,10 +43,14 @@ struct ModelCase {
   bool select_on_host = false;
   bool debug = false;
   bool observes = true;  // query rows, else at evictions
+  uint32_t table_block =
+      0;  // if not 0, caches in such blocks, evicted by table
 };
 
-// It fits contexts of ten to max_tokens tokens, and may still be refused.
-ModelCase RandomCase(Random* random);
+// A model of that policy. It fits contexts of ten to max_tokens tokens, and may still be
+// refused. Evicts by table if it can and is asked to.
+ModelCase RandomCase(Random* random, const std::string& policy,
+                     Much much = Much::kNothing, bool by_table = false);
 
 // A layer without a full cache, whose other fields nobody may read.
 kvevict_layer_geometry UnreadLayer(kvevict_layer_cache cache);

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
+#include <string_view>
 
 #include "tests/gpu/checks.h"
 #include "tests/gpu/doors.h"
@@ -239,14 +241,29 @@ void UseDoors(const Gpu& gpu, const RandomModel& model, Random* random,
 
 // ---- A life ----
 
-void Live(const Gpu& gpu, uint64_t seed, Report* report) {
-  Random random(seed);
-  RandomModel model(gpu, &random, RandomCase(&random));
-  if (!model.MakePlans()) return;
-  constexpr int kSteps = 12;
-  int n_evictions = 0;
-  for (int step = 0; step < kSteps; ++step) {
-    switch (random.In(0, 9)) {
+struct LifeCase {
+  std::string policy;
+  uint64_t seed;
+  Much much = Much::kNothing;
+  bool by_table = false;
+};
+
+struct Lived {
+  uint32_t n_evictions = 0;
+  uint32_t n_steps = 0;
+};
+
+// Ends without a step if both sides refuse the policy as it was drawn.
+Lived Live(const Gpu& gpu, const LifeCase& c, Report* report) {
+  Random random(c.seed);
+  RandomModel model(gpu, &random,
+                    RandomCase(&random, c.policy, c.much, c.by_table));
+  Lived lived;
+  if (!model.MakePlans()) return lived;
+  const uint32_t n_steps = c.much == Much::kNothing ? 10 : 5;
+  for (; lived.n_steps < n_steps; ++lived.n_steps) {
+    // The largest models do what they are there for.
+    switch (c.much != Much::kNothing ? 4 : random.In(0, 9)) {
       case 0:
         model.Trim();
         break;
@@ -268,24 +285,62 @@ void Live(const Gpu& gpu, uint64_t seed, Report* report) {
       case 4:
       case 5:
       case 6:
-        if (random.OneOf(2)) model.Append(model.Room());
-        n_evictions += EvictModel(gpu, &random, &model, report);
+        if (random.OneOf(2) || model.Logical() == 0) {
+          model.Append(model.Room());
+        }
+        lived.n_evictions += EvictModel(gpu, &random, &model, report);
         break;
       default:
         model.Append(random.In(0, model.Room()));
     }
     model.ExpectSameLengths(report);
   }
-  report->Note("evictions", n_evictions);
+  return lived;
+}
+
+std::vector<LifeCase> LifeCases(const Effort& effort) {
+  std::vector<LifeCase> cases;
+  const auto add = [&](const std::string& policy, Much much = Much::kNothing,
+                       bool by_table = false) {
+    cases.push_back(
+        {policy, 1000 * effort.seed + cases.size(), much, by_table});
+  };
+  kvevict_policy_info info{};
+  info.struct_size = sizeof(info);
+  for (uint32_t i = 0; kvevict_policy_at(i, &info) == KVEVICT_OK; ++i) {
+    if (std::string_view(info.name) == "none") continue;
+    for (int life = 0; life < (effort.full ? 4 : 1); ++life) add(info.name);
+  }
+  for (const char* const policy : {"snapkv", "h2o", "custom", "random"}) {
+    add(policy);
+  }
+  for (const char* const policy : {"random", "streaming-llm", "random"}) {
+    add(policy, Much::kNothing, /*by_table=*/true);
+  }
+  add("random", Much::kTokens, /*by_table=*/true);
+  for (const char* const policy : {"knorm", "snapkv"}) {
+    add(policy, Much::kLayers);
+  }
+  add("snapkv", Much::kTokens);
+  add("custom", Much::kSelection);
+  return cases;
 }
 
 }  // namespace
 
 void CheckRandom(const Gpu& gpu, const Effort& effort, Report* report) {
-  const uint64_t n = effort.full ? 24 : 12;
-  for (uint64_t seed = effort.seed; seed < effort.seed + n; ++seed) {
-    report->Check(fmt::format("random life, seed {}", seed),
-                  [&] { Live(gpu, seed, report); });
+  for (const LifeCase& c : LifeCases(effort)) {
+    report->Check(
+        fmt::format("random life, {}, seed {}", c.policy, c.seed), [&] {
+          LifeCase next = c;
+          Lived lived = Live(gpu, next, report);
+          for (int again = 0; again < 30 && lived.n_evictions == 0; ++again) {
+            next.seed += 1000000;
+            lived = Live(gpu, next, report);
+          }
+          report->FailIf(lived.n_evictions == 0, "nothing was evicted");
+          report->Note("evictions", lived.n_evictions);
+        });
   }
 }
 

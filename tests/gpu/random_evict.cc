@@ -322,8 +322,18 @@ void ScoreTogether(const Gpu& gpu, Random* random, RandomModel* model,
       WorkspaceBytes(model->host_plan(), KVEVICT_OPERATION_SCORE));
   Check(kvevict_score(model->host_plan(), host_jobs.data(), host_jobs.size(),
                       host.memory(), host.n_bytes(), nullptr));
-  for (const ScoreCase& c : *cases) {
+  for (size_t at = 0; at < cases->size(); ++at) {
+    const ScoreCase& c = (*cases)[at];
     const std::vector<float> got = c.scores->ReadAll<float>();
+    if (cases->size() > 1 && cases->size() < 9 && !model->IsRagged()) {
+      Check(kvevict_score(model->plan(), &jobs[at], 1,
+                          workspace.pointer<void>(), workspace.n_bytes(),
+                          gpu.stream()));
+      const std::vector<float> alone = c.scores->ReadAll<float>();
+      report->FailIf(std::memcmp(alone.data(), got.data(),
+                                 got.size() * sizeof(float)) != 0,
+                     fmt::format("layer {}: alone it has other scores", at));
+    }
     for (size_t i = 0; i < got.size(); ++i) {
       const size_t head = i / c.n_tokens();
       if (i % c.n_tokens() >= c.counts[head]) continue;  // any value
@@ -514,6 +524,7 @@ kvevict_view UnreadView() {
 bool EvictModel(const Gpu& gpu, Random* random, RandomModel* model,
                 Report* report) {
   if (model->Logical() == 0) return false;
+  const uint32_t room = model->Room();
   const uint32_t n_layers = model->geometry().n_layers;
   const EvictInput input = DrawInput(gpu, random, model, report);
   std::vector<kvevict_view> views(n_layers, UnreadView());
@@ -525,15 +536,19 @@ bool EvictModel(const Gpu& gpu, Random* random, RandomModel* model,
   }
   kvevict_evict_options options = OptionsOf(input, input.device);
   kvevict_evict_options on_host = OptionsOf(input, input.host);
+  options.by_table = on_host.by_table =
+      model->has_tables() && !random->OneOf(4);
   const UndoMemory undo(gpu, random, *model, views, host_views, report);
   undo.Lend(&options, &on_host);
   const kvevict_workspace sizes =
       WorkspaceOf(model->plan(), KVEVICT_OPERATION_EVICT);
   const Buffer workspace(
       gpu, random->OneOf(3) ? sizes.least_bytes : sizes.best_bytes);
-  const kvevict_status status = kvevict_sequence_evict(
-      model->sequence(), views.data(), views.size(), &options,
-      workspace.pointer<void>(), workspace.n_bytes(), model->NextStream());
+  const kvevict_status status = model->Run([&](kvevict_stream stream) {
+    return kvevict_sequence_evict(model->sequence(), views.data(), views.size(),
+                                  &options, workspace.pointer<void>(),
+                                  workspace.n_bytes(), stream);
+  });
   const std::string message =
       status == KVEVICT_OK ? "" : kvevict_last_error_message();
   model->Synchronize();
@@ -559,9 +574,14 @@ bool EvictModel(const Gpu& gpu, Random* random, RandomModel* model,
   const WholeReport got(model->plan(), model->sequence(), n_layers);
   const WholeReport expected(model->twin_plan(), model->twin(), n_layers);
   report->FailIf(!got.IsLike(expected), "the reports differ");
+  for (uint32_t l = 0; l < n_layers && options.by_table != 0; ++l) {
+    if (model->OwnsCache(l)) report->Expect(model->cache(l).TakeTables());
+  }
   ExpectAlike(*model, report);
   const bool evicted = status == KVEVICT_OK && got.sums.evicted != 0;
   if (evicted && undo.device != nullptr && !random->OneOf(3)) {
+    // Tokens that come meanwhile stay.
+    if (random->OneOf(2)) model->Decode(std::min(room, random->In(0, 3)));
     UndoBoth(undo, model, views, host_views, report);
   }
   return evicted;

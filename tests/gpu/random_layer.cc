@@ -49,16 +49,23 @@ bool IsConstant(const kvevict_plane& plane) {
 
 RandomLayer::RandomLayer(const Gpu& gpu, Random* random,
                          const kvevict_layer_geometry& geometry,
-                         uint32_t n_slots, bool groups)
-    : n_kv_heads_(geometry.n_kv_heads), n_slots_(n_slots) {
-  if (groups) {
+                         uint32_t n_slots, bool groups, uint32_t table_block,
+                         bool table_by_head)
+    : n_kv_heads_(geometry.n_kv_heads),
+      n_slots_(n_slots),
+      block_size_(table_block) {
+  if (table_block > 0) {
+    // Neither a ring nor groups.
+  } else if (groups) {
     group_tokens_ = random->Pick({1u, 2u, 8u, 32u});
     if (random->OneOf(2)) first_recent_ = random->In(0, n_slots_ - 1);
   } else if (random->OneOf(4)) {
     ring_slots_ = n_slots_ + random->In(0, 5);
     ring_first_ = random->In(0, ring_slots_ - 1);
   }
-  if (random->OneOf(2)) DrawTables(gpu, random);
+  if (table_block > 0 || random->OneOf(2)) {
+    DrawTables(gpu, random, table_by_head);
+  }
   const auto add = [&](kvevict_dtype dtype, uint32_t row_len) {
     AddPlane(DrawPlane(random, dtype, row_len, n_kv_heads_, RowsOfBlock(),
                        n_blocks_, /*may_group=*/true, BlockAlign()),
@@ -198,14 +205,18 @@ void RandomLayer::WriteNumber(Random* random, const kvevict_plane& plane,
 }
 
 // All blocks differ, also those of heads with tables of their own.
-void RandomLayer::DrawTables(const Gpu& gpu, Random* random) {
-  block_size_ = group_tokens_ > 0 ? group_tokens_ * random->In(1, 2)
-                                  : random->Pick({1u, 2u, 7u, 16u});
+void RandomLayer::DrawTables(const Gpu& gpu, Random* random, bool by_head) {
+  if (block_size_ == 0) {
+    block_size_ = group_tokens_ > 0 ? group_tokens_ * random->In(1, 2)
+                                    : random->Pick({1u, 2u, 7u, 16u});
+  }
   const uint32_t n_rows = std::max(n_slots_, ring_slots_);
   const uint32_t used = (n_rows + block_size_ - 1) / block_size_;
   has_addresses_ = random->OneOf(2);
   has_ids_ = !has_addresses_ || random->OneOf(2);
-  if (random->OneOf(3)) table_head_stride_ = used + random->In(0, 2);
+  if (by_head || random->OneOf(3)) {
+    table_head_stride_ = used + random->In(0, 2);
+  }
   const uint32_t n_entries =
       table_head_stride_ == 0 ? used : table_head_stride_ * n_kv_heads_;
   n_blocks_ = n_entries + random->In(0, 3);
@@ -326,6 +337,28 @@ void RandomLayer::WriteRows(Random* random, uint32_t head, uint32_t slot,
 
 void RandomLayer::Upload() const {
   device_->Write(host_.data(), host_.size(), device_base_ - device_->address());
+}
+
+std::string RandomLayer::TakeTables() {
+  if (has_ids_) {
+    return device_table_->ReadAll<int32_t>() == block_table_
+               ? ""
+               : "the tables of ids differ";
+  }
+  const auto host_base = reinterpret_cast<uintptr_t>(host_.data());
+  for (size_t i = 0; i < planes_.size(); ++i) {
+    std::vector<uint64_t> there = device_addresses_[i].ReadAll<uint64_t>();
+    for (uint64_t& address : there) address += host_base - device_base_;
+    if (there != host_addresses_[i]) return "the tables of addresses differ";
+  }
+  const std::vector<uint64_t> before = AddressesOf(planes_[0], host_base);
+  std::vector<int32_t> blocks;
+  for (const uint64_t address : host_addresses_[0]) {
+    const auto at = std::find(before.begin(), before.end(), address);
+    blocks.push_back(block_table_[static_cast<size_t>(at - before.begin())]);
+  }
+  block_table_ = std::move(blocks);
+  return "";
 }
 
 std::string RandomLayer::Compare(const std::vector<uint32_t>& n_tokens) const {

@@ -17,9 +17,11 @@ class RandomLayer {
  public:
   // `groups`: tokens share scales of keys and maybe of values, and the last rows
   // may be recent.
+  // table_block: the size of its blocks, whose tables may lose entries; 0: any cache.
   RandomLayer(const Gpu& gpu, Random* random,
               const kvevict_layer_geometry& geometry, uint32_t n_slots,
-              bool groups = false);
+              bool groups = false, uint32_t table_block = 0,
+              bool table_by_head = false);
 
   const kvevict_view& host_view() const { return host_view_; }
   const kvevict_view& device_view() const { return device_view_; }
@@ -28,6 +30,9 @@ class RandomLayer {
   // makes both sides alike.
   void WriteRows(Random* random, uint32_t head, uint32_t slot, bool special);
   void Upload() const;
+  // Takes tables that evictions have changed, on the GPU as on the host: "" or what
+  // differs.
+  std::string TakeTables();
   // "" or what differs between the sides, except for the rows of each head's
   // slots from n_tokens on. Bytes between the rows count.
   std::string Compare(const std::vector<uint32_t>& n_tokens) const;
@@ -45,7 +50,7 @@ class RandomLayer {
   void View(uint64_t base, const std::vector<uint64_t>& tables,
             kvevict_view* view, std::vector<kvevict_plane>* companions) const;
 
-  void DrawTables(const Gpu& gpu, Random* random);
+  void DrawTables(const Gpu& gpu, Random* random, bool by_head);
   // Adds a plane after the others.
   void AddPlane(RandomPlane drawn, kvevict_role role);
   void AddNumbers(Random* random, kvevict_role role);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -49,6 +50,7 @@ struct QueryRows {
 class RandomModel {
  public:
   RandomModel(const Gpu& gpu, Random* random, const ModelCase& model);
+  ~RandomModel();
 
   // False if both sides refuse the policy. Throws if only one does.
   bool MakePlans();
@@ -94,6 +96,7 @@ class RandomModel {
   bool observes_sums() const { return observes_sums_; }
   bool takes_sums() const { return policy().kind == ORACLE_H2O; }
   bool takes_scores() const { return policy().kind == ORACLE_CUSTOM; }
+  bool has_tables() const { return case_.table_block > 0; }
   // Whether at least the twin takes scores or sums.
   bool takes_rows() const {
     return takes_sums() || twin_policy_.kind == ORACLE_CUSTOM;
@@ -124,11 +127,13 @@ class RandomModel {
   // The stream for the next call: the last one's, or another that waits for it.
   kvevict_stream NextStream();
   void Synchronize() const;
+  // Runs a call's work by a graph, or by itself if the call cannot be captured.
+  kvevict_status Run(const std::function<kvevict_status(kvevict_stream)>& call);
 
   // ---- What an engine does besides evicting ----
 
   void Append(uint32_t n);
-  // Decodes by a graph of one step.
+  // Decodes by a graph of one step, a new one or that of earlier steps.
   void Decode(uint32_t n);
   // Takes back a few tokens if both sides allow it, and observes the window again.
   void Trim();
@@ -140,6 +145,8 @@ class RandomModel {
 
   // Compares the GPU's stored and logical lengths, the counted ones, and the CPU's.
   void ExpectSameLengths(Report* report) const;
+  // Compares attention sums, or scores given, to the last bit if they are known.
+  void ExpectSameSums() const;
 
  private:
   QueryRows QueriesOf(uint32_t layer,
@@ -150,7 +157,11 @@ class RandomModel {
   void Start();
   void EndObserving();
   void ObserveWindow();
-  void ObserveSums(uint32_t first, uint32_t n);
+  // False if both sides refuse.
+  bool ObserveSums(uint32_t first, uint32_t n);
+  struct SumRows;
+  struct Step;
+  std::unique_ptr<Step> CaptureStep();
   void MoveTo(cuda::CUstream stream);
   void AddTokens(uint32_t n);  // rows of caches, queries
   void Observe(uint32_t layer, uint32_t first, uint32_t n, bool next);
@@ -164,6 +175,7 @@ class RandomModel {
   bool packs_queries_;  // so that layers go together
   bool observes_ = false;
   bool observes_sums_ = false;
+  bool sums_are_known_ = false;
   OtherStream other_stream_;
   cuda::CUstream stream_;
   ContextHandle context_;
@@ -173,6 +185,7 @@ class RandomModel {
   PlanHandle twin_plan_;
   SequenceHandle sequence_;
   SequenceHandle twin_;
+  std::unique_ptr<Step> step_;
   std::vector<std::unique_ptr<RandomLayer>> caches_;
   // [layer][position]: packed rows of all heads.
   std::vector<std::vector<std::vector<uint8_t>>> queries_;

@@ -44,6 +44,7 @@ void ExpectHeldAlike(const RandomModel& model, Report* report) {
 void ExpectAlike(const RandomModel& model, Report* report) {
   ExpectHeldAlike(model, report);
   ExpectSameCaches(model, report);
+  model.ExpectSameSums();
 }
 
 UndoMemory::UndoMemory(const Gpu& gpu, Random* random, const RandomModel& model,
@@ -77,9 +78,11 @@ void UndoMemory::Lend(kvevict_evict_options* on_device,
 void UndoBoth(const UndoMemory& undo, RandomModel* model,
               const std::vector<kvevict_view>& views,
               const std::vector<kvevict_view>& host_views, Report* report) {
-  Check(kvevict_sequence_undo(model->sequence(), views.data(), views.size(),
-                              undo.device->pointer<void>(),
-                              undo.device->n_bytes(), model->NextStream()));
+  Check(model->Run([&](kvevict_stream stream) {
+    return kvevict_sequence_undo(model->sequence(), views.data(), views.size(),
+                                 undo.device->pointer<void>(),
+                                 undo.device->n_bytes(), stream);
+  }));
   model->Synchronize();
   Check(kvevict_sequence_undo(model->twin(), host_views.data(),
                               host_views.size(), undo.host->memory(),

@@ -1,5 +1,5 @@
 // Models a tensor core's mma.m16n8k16 with 16-bit elements and sums in f32: the
-// arithmetic alone, for both rigs.
+// arithmetic alone.
 //
 // NVIDIA says little about it. These were measured (Khattak and Mikaitis, "Accurate
 // Models of NVIDIA Tensor Cores", arXiv:2512.07004, 2025; Fasi et al., "Numerical

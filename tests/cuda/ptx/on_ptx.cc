@@ -125,7 +125,7 @@ std::string kvevict::simt::LaunchErased(void (*call)(const void* context),
                                         const void* context, Dim3 grid,
                                         Dim3 block, size_t dynamic_shared_bytes,
                                         const Options& options) {
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return "";  // as the shim
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return "";
   call(context);
   const ptx::KernelCall& kernel_call = ptx::LastCall();
   try {

@@ -3,17 +3,6 @@
 
 namespace kvevict::mock {
 
-namespace {
-
-Context* NewContext(State& state, CUdevice device) {
-  auto context = std::make_unique<Context>();
-  context->id = state.next_context_id++;
-  context->device = device;
-  return Keep(state.contexts, std::move(context));
-}
-
-}  // namespace
-
 KVEVICT_MOCK_API CUresult cuCtxCreate_v2(CUcontext* out, unsigned /*flags*/,
                                          CUdevice device) {
   KVEVICT_MOCK_CALL(kNothing);
@@ -39,12 +28,8 @@ KVEVICT_MOCK_API CUresult cuDevicePrimaryCtxRetain(CUcontext* out,
                                                    CUdevice device) {
   KVEVICT_MOCK_CALL(kNothing);
   if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
-  State& state = call.state;
-  if (state.primary_retained++ == 0) {
-    state.primary = NewContext(state, device);
-    state.primary->primary = true;
-  }
-  *out = state.primary;
+  ++call.state.primary_retained;
+  *out = Primary(call.state);
   return CUDA_SUCCESS;
 }
 

@@ -157,10 +157,7 @@ KVEVICT_MOCK_API CUresult cuGreenCtxCreate(CUcontext* out, void* description,
   if (description == nullptr || device != 0 || flags != 1) {
     return call.Misuse(CUDA_ERROR_INVALID_VALUE, "a description or its flags");
   }
-  auto context = std::make_unique<Context>();
-  context->id = call.state.next_context_id++;
-  context->device = device;
-  *out = Keep(call.state.contexts, std::move(context));
+  *out = NewContext(call.state, device);
   return CUDA_SUCCESS;
 }
 

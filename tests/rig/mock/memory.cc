@@ -1,5 +1,6 @@
 // Memory: allocations, copies, fills. A call may only touch one allocation of
 // the current context.
+#include <cstdlib>
 #include <cstring>
 
 #include "tests/rig/mock/state.h"
@@ -51,7 +52,10 @@ KVEVICT_MOCK_API CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t n_bytes) {
   if (n_bytes > call.state.settings.memory_bytes - BytesInUse(context)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  *out = context.memory.Allocate(n_bytes);
+  *out = call.state.settings.host_memory
+             ? reinterpret_cast<CUdeviceptr>(
+                   std::aligned_alloc(256, (n_bytes + 255) / 256 * 256))
+             : context.memory.Allocate(n_bytes);
   context.allocations[*out] = n_bytes;
   return CUDA_SUCCESS;
 }
@@ -64,7 +68,11 @@ KVEVICT_MOCK_API CUresult cuMemFree_v2(CUdeviceptr address) {
                            " is no allocation of the current context, or was "
                            "freed before");
   }
-  call.context->memory.Free(address);
+  if (call.state.settings.host_memory) {
+    std::free(reinterpret_cast<void*>(address));
+  } else {
+    call.context->memory.Free(address);
+  }
   return CUDA_SUCCESS;
 }
 

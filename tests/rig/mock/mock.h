@@ -9,6 +9,7 @@
 #define KVEVICT_TESTS_RIG_MOCK_MOCK_H_
 
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,11 @@ struct Settings {
   uint64_t seed = 1;
   uint32_t resident_blocks = 4;
   bool count_traffic = true;
+
+  // Device memory is the process's own, unchecked; work runs when it is queued; any
+  // stream exists, and a thread's context is the primary one from the start. For
+  // programs that cannot link this file: set by the variable of this name.
+  bool host_memory = std::getenv("KVEVICT_MOCK_HOST_MEMORY") != nullptr;
 };
 
 // Forgets everything: contexts with all that belongs to them, failures, counts,

@@ -70,6 +70,22 @@ void DestroyContext(State& state, Context* context) {
   state.contexts.erase(context);
 }
 
+Context* NewContext(State& state, CUdevice device) {
+  auto context = std::make_unique<Context>();
+  context->id = state.next_context_id++;
+  context->device = device;
+  if (state.settings.host_memory) context->memory.AllowHostAddresses();
+  return Keep(state.contexts, std::move(context));
+}
+
+Context* Primary(State& state) {
+  if (state.primary == nullptr) {
+    state.primary = NewContext(state, 0);
+    state.primary->primary = true;
+  }
+  return state.primary;
+}
+
 Call::Call(const char* function, unsigned needs)
     : state(TheState()), lock_(state.mutex), function_(function) {
   ++state.calls[function_];
@@ -77,7 +93,11 @@ Call::Call(const char* function, unsigned needs)
     result = Misuse(CUDA_ERROR_NOT_INITIALIZED, "cuInit was not called");
     return;
   }
-  if (!CurrentContexts().empty()) context = CurrentContexts().back();
+  if (!CurrentContexts().empty()) {
+    context = CurrentContexts().back();
+  } else if (state.settings.host_memory) {
+    context = Primary(state);
+  }
   if ((needs & kContext) != 0) {
     if (Find(state.contexts, context) == nullptr) {
       result = Misuse(CUDA_ERROR_INVALID_CONTEXT,
@@ -170,6 +190,11 @@ CUresult Call::FindStream(CUstream handle, Stream** out) {
   if (number <= 1) return CheckLegacyStream();  // NULL, CU_STREAM_LEGACY
   // CU_STREAM_PER_THREAD
   *out = number == 2 ? PerThreadStream() : Find(state.streams, handle);
+  if (*out == nullptr && state.settings.host_memory) {
+    auto& made = state.streams[handle] = std::make_unique<Stream>();
+    made->context = context;
+    *out = made.get();
+  }
   if (*out == nullptr) {
     return Misuse(CUDA_ERROR_INVALID_HANDLE, "unknown stream");
   }
@@ -187,7 +212,7 @@ CUresult Call::Enqueue(CUstream handle, Work work, uint64_t* out_step) {
     const uint64_t step =
         context->pending.Push(stream, IsBlocking(stream), std::move(work));
     if (out_step != nullptr) *out_step = step;
-    return CUDA_SUCCESS;
+    return state.settings.host_memory ? Drain(*context) : CUDA_SUCCESS;
   }
   if (stream->capture == Capture::kInvalidated) {
     return Misuse(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,

@@ -115,6 +115,10 @@ struct State {
 
 State& TheState();
 
+Context* NewContext(State& state, CUdevice device);
+// Made when it is first asked for.
+Context* Primary(State& state);
+
 // Contexts of this thread, the current one last.
 std::vector<Context*>& CurrentContexts();
 // How captures treat this thread's unsafe calls.

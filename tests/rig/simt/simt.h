@@ -9,8 +9,7 @@
 // kvevict::cuda::KV_VARIANT. Everything else of the .cu file stands in an unnamed
 // namespace, so that variants do not meet.
 //
-// LaunchErased() of this folder runs a kernel as C++, one fiber per CUDA thread, for the
-// driver of tests/rig/shim. That of tests/cuda/ptx runs the PTX that NVRTC makes of it.
+// LaunchErased() of tests/cuda/ptx runs the PTX that NVRTC makes of it.
 #ifndef KVEVICT_TESTS_RIG_SIMT_SIMT_H_
 #define KVEVICT_TESTS_RIG_SIMT_SIMT_H_
 
