@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 
 #include "core/kernels/attention_sums.h"
 #include "core/kernels/pool1d.h"
@@ -52,9 +51,7 @@ std::vector<uint32_t> BitsOf(const std::vector<float>& floats) {
 }
 
 std::vector<float> SomeFloats(size_t n, Random& random) {
-  constexpr float kRare[] = {0.0f, -0.0f, 1e-42f,
-                             std::numeric_limits<float>::infinity(),
-                             std::numeric_limits<float>::quiet_NaN()};
+  constexpr float kRare[] = {0.0f, -0.0f, 1e-42f, kInfinity, kNan};
   std::vector<float> floats(n);
   for (float& v : floats) {
     v = random.Below(60) == 0
@@ -78,7 +75,7 @@ void Expect(const Case& c, const float* from, uint32_t head_stride,
     n_before = 0;
   }
   const uint32_t n = n_before + c.n_new;
-  std::vector<float> rows(n + c.pool, -std::numeric_limits<float>::infinity());
+  std::vector<float> rows(n + c.pool, -kInfinity);
   ReduceRows(SimdTargetAt(0), from, c.n_terms, head_stride, n, c.reduce,
              rows.data());
   AddForwardMax(SimdTargetAt(0), rows.data(), n, c.pool,
@@ -209,8 +206,7 @@ void TestFromRing() {
         const auto row = ring.begin() + (first + i) % kRing * kStride;
         rows.insert(rows.end(), row, row + kStride);
       }
-      std::vector<float> reduced(kSlots + 1,
-                                 -std::numeric_limits<float>::infinity());
+      std::vector<float> reduced(kSlots + 1, -kInfinity);
       ReduceRows(SimdTargetAt(0), rows.data(), n, kStride, kSlots, Reduce::kSum,
                  reduced.data());
       std::vector<float> expected = sums;

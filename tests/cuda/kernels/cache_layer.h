@@ -110,6 +110,110 @@ inline CacheLayer MakeCacheLayer(const PlaneShape& s, const ListTable& tokens,
   return layer;
 }
 
+// What the rows of a head should get, and how far off it may be.
+struct Wanted {
+  std::vector<double> values;
+  std::vector<double> bounds;  // none: bit for bit
+
+  Wanted() = default;
+  explicit Wanted(size_t n) : values(n), bounds(n) {}
+};
+
+// A launch over layers of one plane, whose rows have scores.
+struct CacheLaunch {
+  PlaneShape shape;
+  ListTable tokens;
+  std::vector<CacheLayer> layers = {};
+
+  CacheLaunch(const PlaneShape& s, uint32_t n_layers, uint32_t least,
+              Random& random)
+      : shape(s), tokens(s.n_heads, random.Below(2) == 0, 2) {
+    for (uint32_t l = 0; l < n_layers; ++l) {
+      tokens.AddLayer(least, least + random.Below(s.n_most + 1 - least),
+                      random);
+    }
+  }
+
+  // One turn in four has elements that are not finite.
+  void Draw(uint32_t turn, Random& random, bool rows_repeat = false,
+            const ChangeRow& change = nullptr) {
+    std::vector<float> odd;
+    if (turn % 4 == 0) odd = {kNan, kInfinity, -kInfinity};
+    for (size_t l = 0; l < n_layers(); ++l) {
+      layers.push_back(MakeCacheLayer(shape, tokens, l, odd, random,
+                                      rows_repeat, nullptr, change));
+    }
+  }
+
+  uint32_t n_layers() const { return tokens.n_layers(); }
+  uint32_t n_longest() const {
+    uint32_t most = 0;
+    for (size_t l = 0; l < n_layers(); ++l) {
+      most = std::max(most, tokens.Most(l));
+    }
+    return most;
+  }
+  uint32_t n_all_heads() const { return n_layers() * shape.n_heads; }
+  simt::Dim3 Grid(uint32_t n, uint32_t per_block) const {
+    return {(n + per_block - 1) / per_block, shape.n_heads, n_layers()};
+  }
+
+  // The arguments that all kernels of keys have.
+  template <class Params>
+  Params Lend() {
+    Params p = {};
+    p.keys = shape.cache_rows();
+    p.tokens = tokens.table();
+    if constexpr (requires { p.n_kv_heads; }) p.n_kv_heads = shape.n_heads;
+    for (size_t l = 0; l < layers.size(); ++l) {
+      auto& layer = p.layers[l];
+      layer.keys = Address(layers[l].memory.data());
+      layer.block_table = Address(layers[l].tables.data());
+      if constexpr (requires { layer.scores; }) {
+        layer.scores = Address(layers[l].scores.data());
+      }
+      layer.n_tokens = layers[l].n_tokens;
+      layer.first_count = tokens.FirstOf(l);
+    }
+    return p;
+  }
+
+  // wanted(layer, head, n) tells of n tokens. Nothing is written behind them.
+  template <class WantedOf>
+  void Compare(uint32_t turn, const WantedOf& wanted) const {
+    for (size_t l = 0; l < layers.size(); ++l) {
+      CompareRows(layers[l].scores, 1, l, 77.0f, turn, wanted);
+    }
+  }
+  // The same of so many rows of results per head, [head, row, token].
+  template <class WantedOf>
+  void CompareRows(const std::vector<float>& results, uint32_t n_rows, size_t l,
+                   float guard, uint32_t turn, const WantedOf& wanted) const {
+    const uint32_t n = layers[l].n_tokens;
+    for (uint32_t h = 0; h < shape.n_heads; ++h) {
+      const uint32_t n_held = tokens.Of(l, h);
+      const Wanted of_head = wanted(l, h, n_held);
+      if (of_head.values.empty()) continue;
+      for (uint32_t i = 0; i < n_rows * n; ++i) {
+        const float got = results[size_t{h} * n_rows * n + i];
+        const size_t at = size_t{i / n} * n_held + i % n;
+        const bool is_held = i % n < n_held;
+        const double want = is_held ? of_head.values[at] : guard;
+        const bool is_near = is_held && !of_head.bounds.empty() &&
+                             std::abs(got - want) <= of_head.bounds[at];
+        if (is_near || BitsOf(got) == BitsOf(static_cast<float>(want))) {
+          continue;
+        }
+        Fail(
+            "case %u, layer %zu, head %u, dim %u: row %u, token %u of %u is "
+            "%.9g, not %.9g",
+            turn, l, h, shape.head_dim, i / n, i % n, n_held,
+            static_cast<double>(got), want);
+      }
+    }
+  }
+};
+
 // Biases of slots, in the blocks of the keys.
 inline PlaneShape RandomBiases(const PlaneShape& keys, Random& random) {
   PlaneShape biases =

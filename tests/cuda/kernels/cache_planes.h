@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -187,9 +186,7 @@ inline std::vector<uint8_t> RandomRows(const PlaneShape& s, uint32_t rare,
         8.0f;
     if (s.dtype != cuda::kF32) v = std::trunc(v * 4) / 4 / 2;
     if (rare > 0 && random.Below(rare) == 0) {
-      constexpr float kInfinity = std::numeric_limits<float>::infinity();
-      constexpr float kSpecial[] = {std::numeric_limits<float>::quiet_NaN(),
-                                    kInfinity, -kInfinity};
+      constexpr float kSpecial[] = {kNan, kInfinity, -kInfinity};
       v = kSpecial[random.Below(3)];
     }
     const uint32_t bits = EncodeElement(s.dtype, v);

@@ -1,6 +1,5 @@
 // What lists of all layers keep if they compete, against sorting all of their keys.
 #include <algorithm>
-#include <limits>
 
 #include "core/kernels/head_split.h"
 #include "core/kernels/topk.h"
@@ -10,8 +9,6 @@
 
 namespace kvevict {
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 struct Layer {
   uint32_t n_tokens;  // of the longest list

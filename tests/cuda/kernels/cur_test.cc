@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "cuda/kernels/cur.cu"
 #include "tests/cuda/kernels/counts.h"
@@ -21,9 +20,7 @@ struct Layer {
 };
 
 std::vector<float> RandomNorms(size_t n, bool special, Random& random) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  constexpr float kSpecial[] = {std::numeric_limits<float>::quiet_NaN(),
-                                -kInfinity, 0.0f};
+  constexpr float kSpecial[] = {kNan, -kInfinity, 0.0f};
   std::vector<float> norms(n);
   for (float& norm : norms) {
     norm = -std::abs(random.Gaussian()) * 30.0f;

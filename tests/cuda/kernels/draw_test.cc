@@ -22,7 +22,6 @@ Bits BitsOf(const std::vector<float>& values) {
 }
 
 float DrawScore(Random& random) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
   switch (random.Below(10)) {
     case 0:
       return random.Below(2) == 0 ? kInfinity : -kInfinity;

@@ -33,23 +33,20 @@ Queries DrawQueries(const PlaneShape& c, uint32_t group, bool spreads,
   return queries;
 }
 
-oracle::ExpectedAttentionResult Expected(const PlaneShape& c,
-                                         const CacheLayer& layer,
-                                         const float* biases,
-                                         const Queries& queries, uint32_t group,
-                                         uint32_t head, uint32_t n_tokens,
-                                         const cuda::ExpectedParams& p) {
+Wanted WeightsOf(const PlaneShape& c, const float* keys, const float* biases,
+                 const Queries& queries, uint32_t head, uint32_t n_tokens,
+                 const cuda::ExpectedParams& p) {
   const size_t dim = c.head_dim;
   oracle::ExpectedAttentionInput in;
   in.n_tokens = n_tokens;
   in.n_sink = std::min(p.n_sink, n_tokens);
-  in.group = group;
+  in.group = p.group;
   in.head_dim = c.head_dim;
   in.scale = p.scale;
-  const float* const keys = layer.Row(c, head, 0);
   in.keys.assign(keys, keys + n_tokens * dim);
   if (biases != nullptr) in.biases.assign(biases, biases + n_tokens);
-  for (size_t q = size_t{head} * group; q < (head + size_t{1}) * group; ++q) {
+  for (size_t q = size_t{head} * p.group; q < (head + size_t{1}) * p.group;
+       ++q) {
     const float* const mean = &queries.mean[q * (dim + kGap)];
     in.mean.insert(in.mean.end(), mean, mean + dim);
     if (queries.covariance.empty()) continue;
@@ -57,70 +54,53 @@ oracle::ExpectedAttentionResult Expected(const PlaneShape& c,
     in.covariance.insert(in.covariance.end(), rows, rows + dim * dim);
   }
   in.sum_steps = 3 + 5 + 8;  // by a thread, a warp, a block
-  return oracle::ExpectedAttention(in);
+  const oracle::ExpectedAttentionResult result = oracle::ExpectedAttention(in);
+  Wanted wanted;
+  wanted.values.assign(result.weights.begin(), result.weights.end());
+  wanted.bounds.assign(result.tolerance.begin(), result.tolerance.end());
+  return wanted;
 }
 
-void Check(const PlaneShape& c, bool has_counts, Random& random,
-           uint32_t turn) {
-  ListTable tokens(c.n_heads, has_counts, 2);
-  const uint32_t n_layers = 1 + turn % 2;
-  const uint32_t group = 1 + random.Below(3);
+void Check(const PlaneShape& s, uint32_t turn, Random& random) {
+  CacheLaunch c(s, 1 + turn % 2, 0, random);
+  c.Draw(1, random);  // all are finite
   const bool spreads = random.Below(3) > 0;
-  const PlaneShape like_biases = RandomBiases(c, random);
-  std::vector<CacheLayer> layers, biases;
-  std::vector<Queries> queries;
-  std::vector<std::vector<float>> rows;
-  for (size_t l = 0; l < n_layers; ++l) {
-    tokens.AddLayer(0, 1 + random.Below(kMost), random);
-    layers.push_back(MakeCacheLayer(c, tokens, l, {}, random));
-    biases.push_back(MakeCacheLayer(like_biases, tokens, l, {}, random, false,
-                                    &layers[l].tables));
-    queries.push_back(DrawQueries(c, group, spreads, random));
-    rows.emplace_back(size_t{c.n_heads} * group * layers[l].n_tokens, kGuard);
-  }
-  cuda::ExpectedParams p = {};
-  p.keys = c.cache_rows();
-  p.tokens = tokens.table();
-  p.mean_stride = c.head_dim + kGap;
-  p.covariance_stride = uint64_t{c.head_dim} * c.head_dim + kGap;
-  p.group = group;
+  const PlaneShape like_biases = RandomBiases(s, random);
+  auto p = c.Lend<cuda::ExpectedParams>();
+  p.mean_stride = s.head_dim + kGap;
+  p.covariance_stride = uint64_t{s.head_dim} * s.head_dim + kGap;
+  p.group = 1 + random.Below(3);
   p.n_sink = random.Below(5);
-  p.scale = 0.5f / std::sqrt(static_cast<float>(c.head_dim));
+  p.scale = 0.5f / std::sqrt(static_cast<float>(s.head_dim));
   p.half_square = p.scale * p.scale * 0.5f;
   p.biases = like_biases.cache_rows().layout;
-  for (size_t l = 0; l < n_layers; ++l) {
+  std::vector<CacheLayer> biases;
+  std::vector<Queries> queries;
+  std::vector<std::vector<float>> rows;
+  for (size_t l = 0; l < c.layers.size(); ++l) {
+    biases.push_back(MakeCacheLayer(like_biases, c.tokens, l, {}, random, false,
+                                    &c.layers[l].tables));
+    queries.push_back(DrawQueries(s, p.group, spreads, random));
+    rows.emplace_back(size_t{s.n_heads} * p.group * c.layers[l].n_tokens,
+                      kGuard);
     p.bias_bases[l] = Address(biases[l].memory.data());
-    p.layers[l] = {Address(layers[l].memory.data()),
-                   Address(layers[l].tables.data()),
-                   Address(queries[l].mean.data()),
-                   spreads ? Address(queries[l].covariance.data()) : 0,
-                   Address(rows[l].data()),
-                   layers[l].n_tokens,
-                   tokens.FirstOf(l)};
+    p.layers[l].mean = Address(queries[l].mean.data());
+    p.layers[l].covariance =
+        spreads ? Address(queries[l].covariance.data()) : 0;
+    p.layers[l].rows = Address(rows[l].data());
   }
-  const uint32_t keys = cuda::kExpectedKeys;
-  Run(cuda::expected_logits, {(kMost + keys - 1) / keys, c.n_heads, n_layers},
+  Run(cuda::expected_logits, c.Grid(kMost, cuda::kExpectedKeys),
       cuda::kExpectedThreads, p, Schedule(turn));
-  Run(cuda::expected_softmax, {c.n_heads * group, n_layers, 1},
+  Run(cuda::expected_softmax, {s.n_heads * p.group, c.n_layers(), 1},
       cuda::kExpectedThreads, p, Schedule(turn));
-  for (size_t l = 0; l < n_layers; ++l) {
-    const uint32_t n = layers[l].n_tokens;
-    for (uint32_t h = 0; h < c.n_heads; ++h) {
-      const uint32_t n_held = tokens.Of(l, h);
-      const oracle::ExpectedAttentionResult expected = Expected(
-          c, layers[l], KV_BIAS ? biases[l].Row(like_biases, h, 0) : nullptr,
-          queries[l], group, h, n_held, p);
-      for (uint32_t i = 0; i < group * n; ++i) {
-        const float got = rows[l][size_t{h} * group * n + i];
-        const uint32_t t = i % n;
-        const size_t at = size_t{i / n} * n_held + t;
-        const double want = t < n_held ? expected.weights[at] : kGuard;
-        const double most = t < n_held ? expected.tolerance[at] : 0.0;
-        if (std::abs(got - want) <= most) continue;
-        Fail("case %u, layer %zu, head %u: weight %u is %.9g, not %.9g", turn,
-             l, h, i, static_cast<double>(got), want);
-      }
-    }
+  for (size_t l = 0; l < rows.size(); ++l) {
+    c.CompareRows(rows[l], p.group, l, kGuard, turn,
+                  [&](size_t, uint32_t head, uint32_t n) {
+                    return WeightsOf(
+                        s, c.layers[l].Row(s, head, 0),
+                        KV_BIAS ? biases[l].Row(like_biases, head, 0) : nullptr,
+                        queries[l], head, n, p);
+                  });
   }
 }
 
@@ -128,10 +108,10 @@ void TestExpectedAttention() {
   constexpr uint32_t kDims[] = {1, 8, 24, 32, 33, 40, 64, 72};
   Random random(TestSeed("expected_attention"));
   for (uint32_t turn = 0; turn < 48; ++turn) {
-    const PlaneShape c = RandomPlane(DTypeOfTurn(turn),
-                                     kDims[turn / kNDTypes % std::size(kDims)],
-                                     1 + random.Below(2), kMost, random);
-    Check(c, random.Below(2) == 0, random, turn);
+    Check(RandomPlane(DTypeOfTurn(turn),
+                      kDims[turn / kNDTypes % std::size(kDims)],
+                      1 + random.Below(2), kMost, random),
+          turn, random);
   }
 }
 

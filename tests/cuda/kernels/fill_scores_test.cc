@@ -4,7 +4,6 @@
 
 #include <bit>
 #include <cmath>
-#include <limits>
 
 #include "core/kernels/attention_sums.h"
 #include "core/kernels/pool1d.h"
@@ -166,9 +165,7 @@ struct SumCase {
 };
 
 std::vector<float> SomeSums(size_t n, Random& random) {
-  constexpr float kRare[] = {0.0f, -0.0f, 1e-42f,
-                             std::numeric_limits<float>::infinity(),
-                             std::numeric_limits<float>::quiet_NaN()};
+  constexpr float kRare[] = {0.0f, -0.0f, 1e-42f, kInfinity, kNan};
   std::vector<float> sums(n);
   for (float& sum : sums) {
     sum = random.Below(8) == 0

@@ -29,7 +29,7 @@ struct Case {
   std::vector<uint32_t> states;
 
   uint64_t Floats(size_t n) {
-    scratch_f.emplace_back(n, std::numeric_limits<float>::quiet_NaN());
+    scratch_f.emplace_back(n, kNan);
     return Address(scratch_f.back().data());
   }
   uint64_t Doubles(size_t n) {
@@ -309,7 +309,7 @@ double Check(const PlaneShape& k, bool is_long, uint32_t round, Random& random,
       random);
   Case c;
   std::vector<float> odd;
-  if (turn % 6 == 5) odd = {std::numeric_limits<float>::quiet_NaN()};
+  if (turn % 6 == 5) odd = {kNan};
   c.keys = MakeCacheLayer(k, tokens, 0, odd, random);
   c.values = MakeCacheLayer(v, tokens, 0, {}, random, false, &c.keys.tables);
   cuda::FitParams& p = c.p;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
 
 #include "core/backend.h"
 #include "core/kernels/topk.h"
@@ -14,9 +13,6 @@
 
 namespace kvevict {
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 struct Case {
   cuda::SelectInput input;
@@ -29,7 +25,7 @@ struct Case {
 };
 
 float RandomScore(uint32_t kind, Random& random) {
-  constexpr float kSpecials[] = {kNaN, kInfinity, -kInfinity, 0.0f, -0.0f};
+  constexpr float kSpecials[] = {kNan, kInfinity, -kInfinity, 0.0f, -0.0f};
   if (kind == 0) return random.Gaussian();
   if (kind == 1) return static_cast<float>(random.Below(4));
   if (kind == 2) return -0.5f;

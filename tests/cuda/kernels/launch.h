@@ -2,10 +2,14 @@
 #ifndef KVEVICT_TESTS_CUDA_KERNELS_LAUNCH_H_
 #define KVEVICT_TESTS_CUDA_KERNELS_LAUNCH_H_
 
+#include <bit>
+#include <cmath>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "tests/kernels/random.h"
@@ -21,6 +25,14 @@ namespace kvevict {
   va_end(args);
   std::fputc('\n', stderr);
   std::exit(1);
+}
+
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
+inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// NaN has many bit patterns, so all count as one.
+inline uint32_t BitsOf(float v) {
+  return std::isnan(v) ? 0x7FC00000u : std::bit_cast<uint32_t>(v);
 }
 
 inline uint64_t Address(const void* p) { return reinterpret_cast<uint64_t>(p); }
@@ -42,14 +54,19 @@ void Run(void (*kernel)(const Params&), simt::Dim3 grid, uint32_t n_threads,
   if (!error.empty()) Fail("%s", error.c_str());
 }
 
+// Floats are compared by their bits.
 template <class T>
 void ExpectSame(const std::vector<T>& actual, const std::vector<T>& expected,
                 const char* what, uint32_t turn) {
   for (size_t i = 0; i < expected.size(); ++i) {
-    if (actual[i] == expected[i]) continue;
-    Fail("%s, case %u: element %zu of %zu is %lld, not %lld", what, turn, i,
-         expected.size(), static_cast<long long>(actual[i]),
-         static_cast<long long>(expected[i]));
+    if constexpr (std::is_floating_point_v<T>) {
+      if (BitsOf(actual[i]) == BitsOf(expected[i])) continue;
+    } else {
+      if (actual[i] == expected[i]) continue;
+    }
+    Fail("%s, case %u: element %zu of %zu is %.9g, not %.9g", what, turn, i,
+         expected.size(), static_cast<double>(actual[i]),
+         static_cast<double>(expected[i]));
   }
 }
 

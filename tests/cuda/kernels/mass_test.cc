@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 
 #include "core/kernels/mass.h"
 #include "tests/cuda/kernels/counts.h"
@@ -13,11 +12,8 @@
 namespace kvevict {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-
 float RandomScore(uint32_t kind, Random& random) {
-  constexpr float kSpecials[] = {kNaN, kInfinity, -kInfinity, 0.0f, -0.0f};
+  constexpr float kSpecials[] = {kNan, kInfinity, -kInfinity, 0.0f, -0.0f};
   if (random.Below(12) == 0) return kSpecials[random.Below(5)];
   if (kind == 0) return std::abs(random.Gaussian());
   if (kind == 1) return std::ldexp(std::abs(random.Gaussian()), -140);

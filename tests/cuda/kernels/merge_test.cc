@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 #include "core/kernels/merge.h"
 #include "tests/cuda/kernels/cache_layer.h"
@@ -13,9 +12,6 @@
 
 namespace kvevict {
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // Keys, values and lists of a layer.
 struct Layer {

@@ -11,16 +11,11 @@
 namespace kvevict {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
 // Weights as attention makes them; sometimes others, and zeros of both signs.
 std::vector<float> RandomRow(size_t n, bool special, Random& random) {
-  constexpr float kSpecial[] = {std::numeric_limits<float>::quiet_NaN(),
-                                kInfinity,
-                                -kInfinity,
-                                0.0f,
-                                -0.0f,
-                                std::numeric_limits<float>::denorm_min()};
+  constexpr float kSpecial[] = {
+      kNan, kInfinity, -kInfinity,
+      0.0f, -0.0f,     std::numeric_limits<float>::denorm_min()};
   std::vector<float> row(n);
   for (float& f : row) {
     f = std::exp(3.0f * random.Gaussian());

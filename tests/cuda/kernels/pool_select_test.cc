@@ -17,13 +17,9 @@ namespace {
 enum Kind { kWeights, kFew, kEqual, kSpecial, kKinds };
 
 std::vector<float> RandomRow(size_t n, uint32_t kind, Random& random) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  constexpr float kSpecials[] = {std::numeric_limits<float>::quiet_NaN(),
-                                 kInfinity,
-                                 -kInfinity,
-                                 0.0f,
-                                 -0.0f,
-                                 std::numeric_limits<float>::denorm_min()};
+  constexpr float kSpecials[] = {
+      kNan, kInfinity, -kInfinity,
+      0.0f, -0.0f,     std::numeric_limits<float>::denorm_min()};
   std::vector<float> row(n);
   for (float& f : row) {
     f = std::exp(3.0f * random.Gaussian());
@@ -101,8 +97,7 @@ std::vector<int32_t> OnHost(const Case& c, const Layers& layers, size_t l) {
              c.edge_shrinks ? PoolEdge::kShrink : PoolEdge::kPad,
              pooled.data());
     }
-    std::fill(pooled.begin() + n_pooled, pooled.end(),
-              std::numeric_limits<float>::infinity());
+    std::fill(pooled.begin() + n_pooled, pooled.end(), kInfinity);
     std::vector<uint32_t> keys(n);
     ScoresToKeys(SimdTargetAt(0), pooled.data(), n, keys.data());
     for (uint32_t i = 0; i < n; ++i) {

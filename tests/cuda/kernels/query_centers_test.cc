@@ -3,7 +3,6 @@
 #include "cuda/kernels/query_centers.cu"
 
 #include <cmath>
-#include <limits>
 
 #include "tests/cuda/kernels/cache_layer.h"
 #include "tests/oracle/query_centers.h"
@@ -45,92 +44,62 @@ Tables DrawTables(uint32_t n_q_heads, uint32_t n_pairs, size_t n_layers,
   return tables;
 }
 
-void Check(const PlaneShape& c, bool has_counts, Random& random,
-           uint32_t turn) {
-  ListTable tokens(c.n_heads, has_counts, 2);
-  const uint32_t n_layers = 1 + turn % 3;
+void Check(const PlaneShape& s, uint32_t turn, Random& random) {
+  CacheLaunch c(s, 1 + turn % 3, 0, random);
+  c.Draw(turn, random);
   const uint32_t group = 1 + random.Below(random.Below(4) == 0 ? 9 : 4);
-  uint32_t n_pairs = c.head_dim / 2;
+  uint32_t n_pairs = s.head_dim / 2;
   if (n_pairs > 256 || random.Below(4) == 0) {
     n_pairs = 1 + random.Below(std::min(n_pairs, 256u));
   }
-  const uint32_t n_q_heads = c.n_heads * group;
-  std::vector<float> odd;
-  if (turn % 4 == 0) {
-    odd = {std::numeric_limits<float>::quiet_NaN(),
-           std::numeric_limits<float>::infinity()};
-  }
-  std::vector<CacheLayer> layers;
-  std::vector<std::vector<float>> rows;
-  for (size_t l = 0; l < n_layers; ++l) {
-    tokens.AddLayer(0, 1 + random.Below(kMost), random);
-    layers.push_back(MakeCacheLayer(c, tokens, l, odd, random));
-    rows.emplace_back(size_t{n_q_heads} * layers[l].n_tokens, kGuard);
-  }
-  const Tables tables = DrawTables(n_q_heads, n_pairs, n_layers, random);
+  const uint32_t n_q_heads = s.n_heads * group;
+  const Tables tables = DrawTables(n_q_heads, n_pairs, c.n_layers(), random);
   const uint32_t n_seen = kMost + random.Below(100000);
   std::vector<double> turns(2 * n_pairs);
   oracle_query_turns(tables.inv_freq.data(), n_pairs, n_seen, turns.data());
 
-  cuda::CentersParams p = {};
-  p.tokens = tokens.table();
+  auto p = c.Lend<cuda::CentersParams>();
   p.center_stride = tables.stride;
   p.group = group;
   p.n_sink = random.Below(5);
   p.n_pairs = n_pairs;
   p.is_interleaved = random.Below(2);
-  p.keys = cuda::PairRows(c.cache_rows(), n_pairs, p.is_interleaved);
+  p.keys = cuda::PairRows(s.cache_rows(), n_pairs, p.is_interleaved);
   for (uint32_t f = 0; f < n_pairs; ++f) {
     p.turns[f] = {static_cast<float>(turns[2 * f]),
                   static_cast<float>(turns[2 * f + 1])};
   }
-  for (size_t l = 0; l < n_layers; ++l) {
-    p.layers[l] = {Address(layers[l].memory.data()),
-                   Address(layers[l].tables.data()),
-                   Address(tables.centers[l].data()),
-                   Address(rows[l].data()),
-                   layers[l].n_tokens,
-                   tokens.FirstOf(l)};
+  std::vector<std::vector<float>> rows;
+  for (size_t l = 0; l < c.layers.size(); ++l) {
+    rows.emplace_back(size_t{n_q_heads} * c.layers[l].n_tokens, kGuard);
+    p.layers[l].centers = Address(tables.centers[l].data());
+    p.layers[l].rows = Address(rows[l].data());
   }
-  const uint32_t block = cuda::CentersBlockRows(p.keys.lanes);
-  Run(cuda::center_scores, {(kMost + block - 1) / block, c.n_heads, n_layers},
+  Run(cuda::center_scores, c.Grid(kMost, cuda::CentersBlockRows(p.keys.lanes)),
       cuda::kCentersThreads, p, Schedule(turn));
-  Run(cuda::standardise_rows, {n_q_heads, n_layers, 1}, cuda::kCentersThreads,
-      p, Schedule(turn));
-
-  for (size_t l = 0; l < n_layers; ++l) {
-    const uint32_t n = layers[l].n_tokens;
-    for (uint32_t h = 0; h < c.n_heads; ++h) {
-      oracle_centers in = {};
-      in.keys = layers[l].Row(c, h, 0);
-      in.n_tokens = tokens.Of(l, h);
-      in.head_dim = c.head_dim;
-      in.n_sink = std::min(p.n_sink, in.n_tokens);
-      in.n_seen = n_seen;
-      in.group = group;
-      in.n_pairs = n_pairs;
-      in.is_interleaved = p.is_interleaved;
-      in.inv_freq = tables.inv_freq.data();
-      in.centers = tables.centers[l].data() + h * group * tables.stride;
-      in.center_stride = tables.stride;
-      std::vector<double> expected(size_t{group} * in.n_tokens);
-      std::vector<double> bounds(expected.size());
-      oracle_query_centers(&in, nullptr, expected.data(), bounds.data());
-      for (uint32_t i = 0; i < group * n; ++i) {
-        const double got = rows[l][size_t{h} * group * n + i];
-        const uint32_t t = i % n;
-        const size_t at = size_t{i / n} * in.n_tokens + t;
-        const double want = t < in.n_tokens ? expected[at] : kGuard;
-        const double most = t < in.n_tokens ? bounds[at] : 0.0;
-        if (std::isnan(want) ? std::isnan(got) : std::abs(got - want) <= most) {
-          continue;
-        }
-        Fail(
-            "case %u, layer %zu, head %u, %u pairs of %u: score %u is %.9g, "
-            "not %.9g to %.3g",
-            turn, l, h, n_pairs, c.head_dim, i, got, want, most);
-      }
-    }
+  Run(cuda::standardise_rows, {n_q_heads, c.n_layers(), 1},
+      cuda::kCentersThreads, p, Schedule(turn));
+  for (size_t l = 0; l < rows.size(); ++l) {
+    c.CompareRows(rows[l], group, l, kGuard, turn,
+                  [&](size_t, uint32_t head, uint32_t n) {
+                    oracle_centers in = {};
+                    in.keys = c.layers[l].Row(s, head, 0);
+                    in.n_tokens = n;
+                    in.head_dim = s.head_dim;
+                    in.n_sink = std::min(p.n_sink, n);
+                    in.n_seen = n_seen;
+                    in.group = group;
+                    in.n_pairs = n_pairs;
+                    in.is_interleaved = p.is_interleaved;
+                    in.inv_freq = tables.inv_freq.data();
+                    in.centers =
+                        tables.centers[l].data() + head * group * tables.stride;
+                    in.center_stride = tables.stride;
+                    Wanted wanted(size_t{group} * n);
+                    oracle_query_centers(&in, nullptr, wanted.values.data(),
+                                         wanted.bounds.data());
+                    return wanted;
+                  });
   }
 }
 
@@ -138,10 +107,10 @@ void TestCenters() {
   constexpr uint32_t kDims[] = {2, 3, 16, 32, 40, 41, 64, 80, 128, 520};
   Random random(TestSeed("query_centers"));
   for (uint32_t turn = 0; turn < 60; ++turn) {
-    const PlaneShape c = RandomPlane(DTypeOfTurn(turn),
-                                     kDims[turn / kNDTypes % std::size(kDims)],
-                                     1 + random.Below(2), kMost, random);
-    Check(c, random.Below(2) == 0, random, turn);
+    Check(RandomPlane(DTypeOfTurn(turn),
+                      kDims[turn / kNDTypes % std::size(kDims)],
+                      1 + random.Below(2), kMost, random),
+          turn, random);
   }
 }
 

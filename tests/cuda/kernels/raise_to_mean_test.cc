@@ -2,7 +2,6 @@
 #include "cuda/kernels/raise_to_mean.cu"
 
 #include <bit>
-#include <limits>
 
 #include "core/kernels/raise_to_mean.h"
 #include "tests/cuda/kernels/counts.h"
@@ -31,7 +30,7 @@ void Check(uint32_t turn, Random& random) {
       layers[l].push_back(random.Gaussian());
     }
     if (random.Below(4) == 0) {
-      layers[l][0] = std::numeric_limits<float>::infinity();
+      layers[l][0] = kInfinity;
     }
   }
   std::vector<std::vector<float>> expected = layers;

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <iterator>
-#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -126,7 +125,6 @@ class Cache {
   }
   // Elements of 8 significant bits: some not finite, some alike, some by channel.
   static float DrawElement(Random& random, uint32_t kind) {
-    constexpr float kInfinity = std::numeric_limits<float>::infinity();
     if (kind == 0) return 2.5f;
     if (kind == 1) return random.Below(2) == 0 ? 0.0f : -0.0f;
     if (kind == 2 && random.Below(30) == 0) {

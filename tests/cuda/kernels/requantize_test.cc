@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <vector>
 
 #include "core/kernels/requantize.h"
@@ -140,11 +139,9 @@ float DrawElement(Random& random, uint32_t kind) {
   const float v = random.Gaussian();
   switch (kind) {
     case 0:
-      return random.Below(20) == 0 ? std::numeric_limits<float>::quiet_NaN()
-                                   : v;
+      return random.Below(20) == 0 ? kNan : v;
     case 1:
-      return random.Below(20) == 0 ? -std::numeric_limits<float>::infinity()
-                                   : v;
+      return random.Below(20) == 0 ? -kInfinity : v;
     case 2:
       return 2.5f;
     case 3:

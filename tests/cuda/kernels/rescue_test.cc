@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "core/signals/signals.h"
@@ -56,9 +55,7 @@ void Expect(const Case& c, const cuda::RescueParams& p, const Layer& layer,
   std::vector<uint32_t> order(n);
   std::iota(order.begin(), order.end(), 0);
   const auto rank = [&](uint32_t i) {
-    return std::isnan(marks[begin + i])
-               ? -std::numeric_limits<float>::infinity()
-               : marks[begin + i];
+    return std::isnan(marks[begin + i]) ? -kInfinity : marks[begin + i];
   };
   std::stable_sort(order.begin(), order.end(),
                    [&](uint32_t a, uint32_t b) { return rank(a) > rank(b); });
@@ -92,9 +89,7 @@ void Expect(const Case& c, const cuda::RescueParams& p, const Layer& layer,
     stays[go[i].second] = true;
   }
   for (uint32_t i = 0; i < n; ++i) {
-    (*scores)[begin + i] = stays[i / c.block]
-                               ? std::numeric_limits<float>::infinity()
-                               : std::numeric_limits<float>::quiet_NaN();
+    (*scores)[begin + i] = stays[i / c.block] ? kInfinity : kNan;
   }
 }
 
@@ -109,7 +104,7 @@ void TestRescue() {
       for (uint32_t i = 0; i < c.n_lists * n_tokens; ++i) {
         layer.marks.push_back(
             random.Below(30) == 0
-                ? std::numeric_limits<float>::quiet_NaN()
+                ? kNan
                 : std::bit_cast<float>(kOneBits + random.Below(9)));
       }
       layer.scores = c.in_place ? layer.marks

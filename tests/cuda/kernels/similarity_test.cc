@@ -4,7 +4,6 @@
 
 #include <bit>
 #include <cmath>
-#include <limits>
 
 #include "core/kernels/similarity.h"
 #include "core/kernels/topk.h"
@@ -13,9 +12,6 @@
 
 namespace kvevict {
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // The inputs of a layer beside its rows.
 struct Lists {

@@ -2,7 +2,6 @@
 #include "cuda/kernels/standardize.cu"
 
 #include <cmath>
-#include <limits>
 
 #include "tests/cuda/kernels/counts.h"
 
@@ -39,8 +38,8 @@ void Check(uint32_t turn, Random& random) {
       scores[l].push_back(random.Gaussian() + 5.0f);
       leverage[l].push_back(random.Gaussian());
     }
-    scores[l][scores[l].size() / 2] = std::numeric_limits<float>::infinity();
-    leverage[l][0] = std::numeric_limits<float>::quiet_NaN();
+    scores[l][scores[l].size() / 2] = kInfinity;
+    leverage[l][0] = kNan;
   }
   std::vector<std::vector<float>> got = scores;
   cuda::StandardizeParams p = {};

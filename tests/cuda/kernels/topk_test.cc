@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
 #include <set>
 
 #include "core/kernels/block_means.h"
@@ -14,13 +13,10 @@
 namespace kvevict {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-
 enum Kind { kAny, kFew, kEqual, kSpecial, kClose, kKinds };
 
 std::vector<float> RandomScores(size_t n, uint32_t kind, Random& random) {
-  constexpr float kSpecials[] = {kNaN, -kNaN, kInfinity, -kInfinity,
+  constexpr float kSpecials[] = {kNan, -kNan, kInfinity, -kInfinity,
                                  0.0f, -0.0f, 1e-44f,    -1e-44f};
   std::vector<float> scores(n);
   for (float& s : scores) {
@@ -107,7 +103,7 @@ Layer MakeLayer(const Case& c, const ListTable& tokens, const ListTable& keeps,
     const uint32_t n_tokens = tokens.Of(l, list);
     std::vector<float> scores = RandomScores(n_tokens, c.kind, random);
     if (c.input == cuda::kSelectNothing) {
-      std::fill(scores.begin(), scores.end(), kNaN);
+      std::fill(scores.begin(), scores.end(), kNan);
     }
     std::vector<int32_t> keep;
     std::vector<uint32_t> keys;

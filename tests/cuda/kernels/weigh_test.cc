@@ -2,7 +2,6 @@
 #include "cuda/kernels/weigh.cu"
 
 #include <bit>
-#include <limits>
 
 #include "core/kernels/weigh.h"
 #include "tests/cuda/kernels/counts.h"
@@ -24,7 +23,6 @@ struct Layer {
 };
 
 float DrawScore(Random& random) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
   if (random.Below(8) > 0) return random.Gaussian();
   return random.Below(2) == 0 ? kInfinity : -kInfinity;
 }
