@@ -84,14 +84,8 @@ Test(property, layouts_threads_and_chunks_give_the_same_bytes) {
       test_model* m = RunScenario(kPolicies[p], (test_layout)layout,
                                   1 + (uint32_t)layout % 4, 1000);
       ExpectSame(reference, m, test_layout_name(layout));
-      test_model_destroy(m);
-    }
-    for (uint32_t n_threads = 1; n_threads <= 4; ++n_threads) {
-      test_model* m =
-          RunScenario(kPolicies[p], TEST_TOKEN_MAJOR, n_threads, 1000);
-      ExpectSame(reference, m, "threads");
-      cr_expect(n_threads == 1 || m->runner.n_calls > 0,
-                "the parallel hook was never called");
+      EXPECT(layout % 4 == 0 || m->runner.n_calls > 0,
+             "the parallel hook was never called");
       test_model_destroy(m);
     }
     for (uint32_t chunk = 1; chunk < 100; chunk = 2 * chunk + 1) {

@@ -44,6 +44,14 @@ Test(sequence_start, the_prefix_refuses_null) {
 
 /* ---- Starts ---- */
 
+static kvevict_position_lists List(const int32_t* positions, uint32_t n) {
+  kvevict_position_lists list = KVEVICT_POSITION_LISTS_INIT;
+  list.n_lists = 1;
+  list.positions = positions;
+  list.positions_len = list.count = n;
+  return list;
+}
+
 Test(sequence_start, without_lists_all_hold_all) {
   const char* const policies[] = {"none", "snapkv:budget=60,window=8"};
   for (int i = 0; i < 2; ++i) {
@@ -74,13 +82,7 @@ Test(sequence_start, lists_may_be_longer_than_the_plan_keeps) {
     test_model* m = Model(policies[i]);
     int32_t odd[90];
     for (int p = 0; p < 90; ++p) odd[p] = 2 * p + 1;
-    kvevict_position_lists layers[2];
-    for (int l = 0; l < 2; ++l) {
-      layers[l] = (kvevict_position_lists)KVEVICT_POSITION_LISTS_INIT;
-      layers[l].n_lists = 1;
-      layers[l].positions = odd;
-      layers[l].positions_len = layers[l].count = 90;
-    }
+    const kvevict_position_lists layers[2] = {List(odd, 90), List(odd, 90)};
     EXPECT_OK(kvevict_sequence_start(m->sequence, layers, 2, 185, NULL));
     m->n_seen = 185;
     cr_expect_eq(test_exact_prefix(m->sequence), 0);
@@ -109,13 +111,7 @@ Test(sequence_start, layers_left_alone_keep_their_positions_beside_others) {
   int32_t odd[30], all[100];
   for (int p = 0; p < 30; ++p) odd[p] = 2 * p + 40;
   for (int p = 0; p < 100; ++p) all[p] = p < 99 ? p : 100;
-  kvevict_position_lists layers[2] = {KVEVICT_POSITION_LISTS_INIT,
-                                      KVEVICT_POSITION_LISTS_INIT};
-  layers[0].n_lists = layers[1].n_lists = 1;
-  layers[0].positions = odd;
-  layers[0].positions_len = layers[0].count = 30;
-  layers[1].positions = all;
-  layers[1].positions_len = layers[1].count = 100;
+  const kvevict_position_lists layers[2] = {List(odd, 30), List(all, 100)};
   EXPECT_OK(kvevict_sequence_start(m->sequence, layers, 2, 102, NULL));
   m->n_seen = 102;
   test_model_observe(m, 98, 4);
@@ -275,12 +271,7 @@ Test(sequence_start, without_memory_nothing_changes) {
   test_model_step(m, 90);
   int32_t gaps[45];
   for (int p = 0; p < 45; ++p) gaps[p] = 2 * p;
-  kvevict_position_lists layers[2] = {KVEVICT_POSITION_LISTS_INIT,
-                                      KVEVICT_POSITION_LISTS_INIT};
-  layers[0].n_lists = 1;
-  layers[0].positions = gaps;
-  layers[0].positions_len = layers[0].count = 45;
-  layers[1] = layers[0];
+  const kvevict_position_lists layers[2] = {List(gaps, 45), List(gaps, 45)};
   kvevict_sequence* first = NULL; /* the context keeps its query memory */
   EXPECT_OK(kvevict_sequence_fork(m->sequence, NULL, &first, NULL));
   kvevict_sequence_destroy(first);
