@@ -30,23 +30,9 @@ Test(device, unknown_number_is_an_error) {
   EXPECT_INVALID(kvevict_device_check(-1), "device", "-1");
 }
 
-Test(dtype, enumeration_ends_with_an_error_and_untouched_output) {
-  kvevict_dtype_info info;
-  GUARD(info);
-  info.struct_size = sizeof info;
-  const kvevict_dtype_info before = info;
-  const uint32_t n = (uint32_t)test_last_dtype() + 1;
-  char number[16];
-  snprintf(number, sizeof number, "%u", n);
-  EXPECT_INVALID(kvevict_dtype_at(n, &info), "index", number);
-  EXPECT_INVALID(kvevict_dtype_at(UINT32_MAX, &info), "index");
-  cr_assert(memcmp(&info, &before, sizeof info) == 0);
-}
-
-Test(dtype, null_and_wrong_struct_size_are_errors) {
-  EXPECT_INVALID(kvevict_dtype_at(0, NULL), "out", "NULL");
-  GROWN(kvevict_dtype_info) info = {{.struct_size = 0}};
-  EXPECT_CHECKS_OUT_STRUCT_SIZE(info, kvevict_dtype_at(1, &info.value));
+Test(dtype, enumeration_ends) {
+  EXPECT_ENDS_AT((uint32_t)test_last_dtype() + 1, kvevict_dtype_info,
+                 kvevict_dtype_at);
 }
 
 Test(simd, targets_end_with_null_and_are_distinct) {

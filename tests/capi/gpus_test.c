@@ -53,20 +53,8 @@ Test(gpus, texts_are_static) {
   }
 }
 
-Test(gpus, enumeration_ends_with_an_error_and_untouched_output) {
-  kvevict_gpu_info info;
-  GUARD(info);
-  info.struct_size = sizeof info;
-  const kvevict_gpu_info before = info;
-  EXPECT_INVALID(kvevict_gpu_at(3, &info), "index", "3");
-  EXPECT_INVALID(kvevict_gpu_at(UINT32_MAX, &info), "index");
-  cr_assert(memcmp(&info, &before, sizeof info) == 0);
-}
-
-Test(gpus, null_and_wrong_struct_size_are_errors) {
-  EXPECT_INVALID(kvevict_gpu_at(0, NULL), "out", "NULL");
-  GROWN(kvevict_gpu_info) info = {{.struct_size = 0}};
-  EXPECT_CHECKS_OUT_STRUCT_SIZE(info, kvevict_gpu_at(1, &info.value));
+Test(gpus, end_after_the_last) {
+  EXPECT_ENDS_AT(3, kvevict_gpu_info, kvevict_gpu_at);
 }
 
 Test(gpus, one_is_enough_for_the_device) {

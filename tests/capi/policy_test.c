@@ -135,7 +135,17 @@ static const struct {
     {"snapkv:draw=yes,heads=threshold", "draw yes with heads threshold"},
     {"snapkv:draw=yes,select_block=4", "draw yes with select_block above 1"},
     {"custom:draw=yes,chunk=64", "draw yes with chunk"},
+    {"snapkv:draw=yes,standardize=yes", "draw yes with standardize yes"},
+    {"snapkv:draw=yes,leverage=1", "draw yes with leverage"},
+    /* Reference queries. */
+    {"cake:reference=2", "reference 2 with spread 200"},
+    {"cake:reference=2,spread=0", "reference 2 with split cake"},
+    {"snapkv:reference=2,split=lazy", "reference 2 with split lazy"},
+    {"knorm:reference=2", "reference 2 without fit"},
     /* The rest. */
+    {"non-causal:group=max,order=reduce-logits",
+     "order reduce-logits: attention within chunks has no logits to reduce"},
+    {"non-causal:block=0", "block 0 < 2: only keydiff takes 0"},
     {"cur:block=0", "block 0 < 2: only keydiff takes 0"},
     {"lagkv:block=0", "block 0 < 2: only keydiff takes 0"},
     {"snapkv:budget=99,heads=adaptive,prompt=beside",
@@ -263,15 +273,6 @@ Test(policy, enumeration_names_every_kind) {
   cr_assert(n > ORACLE_CUSTOM, "%u policies", n);
 }
 
-Test(policy, enumeration_ends_with_an_error_and_untouched_output) {
-  kvevict_policy_info info;
-  GUARD(info);
-  info.struct_size = sizeof info;
-  const kvevict_policy_info before = info;
-  EXPECT_INVALID(kvevict_policy_at(999, &info), "index", "999");
-  EXPECT_INVALID(kvevict_policy_at(UINT32_MAX, &info), "index");
-  cr_assert(memcmp(&info, &before, sizeof info) == 0);
-  EXPECT_INVALID(kvevict_policy_at(0, NULL), "out", "NULL");
-  GROWN(kvevict_policy_info) grown = {{.struct_size = 0}};
-  EXPECT_CHECKS_OUT_STRUCT_SIZE(grown, kvevict_policy_at(2, &grown.value));
+Test(policy, enumeration_ends) {
+  EXPECT_ENDS_AT(999, kvevict_policy_info, kvevict_policy_at);
 }

@@ -32,7 +32,7 @@ typedef struct scene {
   size_t bytes, jobs_len;
   kvevict_view view;
   kvevict_plane queries, reference, scores_plane, weights, sums, mean,
-      covariance, filter, centers;
+      covariance, filter, centers, lse;
   kvevict_signal_inputs inputs;
   kvevict_score_job job, *jobs;
   float scores[kKv * kTokens];
@@ -71,6 +71,7 @@ static scene* Make(const char* text) {
   s->mean = s->filter = Rows(s->numbers, 1, kDim);
   s->covariance = Rows(s->numbers, kDim, kDim);
   s->centers = Rows(s->numbers, 3, kPairs);
+  s->lse = Rows(s->numbers, kTokens, 1);
   kvevict_signal_inputs* in = &s->inputs;
   *in = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
   in->queries = &s->queries;
@@ -375,6 +376,12 @@ Test(score_errors, of_geometries) {
   }
 }
 
+static void PlanAgain(scene* s, const char* policy) {
+  kvevict_plan_destroy(s->plan);
+  EXPECT_OK(kvevict_plan_create(test_context(), &s->geometry,
+                                test_policy(policy), NULL, &s->plan));
+}
+
 /* Rows of a dtype that nothing can read. */
 Test(score_errors, of_unreadable_rows) {
   static const struct {
@@ -395,10 +402,7 @@ Test(score_errors, of_unreadable_rows) {
     if (kCases[i].which == 2) g->q_dtype = KVEVICT_DTYPE_OPAQUE;
     s->geometry.rope_inv_freq = NULL;
     s->geometry.rope_inv_freq_len = 0;
-    kvevict_plan_destroy(s->plan);
-    EXPECT_OK(kvevict_plan_create(test_context(), &s->geometry,
-                                  test_policy(kCases[i].policy), NULL,
-                                  &s->plan));
+    PlanAgain(s, kCases[i].policy);
     if (kCases[i].which == 0) s->view.k.dtype = KVEVICT_DTYPE_OPAQUE;
     EXPECT_FAILS(Score(s), KVEVICT_ERROR_UNSUPPORTED, kCases[i].word);
     EXPECT_UNTOUCHED(s->scores);
@@ -457,4 +461,97 @@ Test(score_errors, scores_that_overlap_the_cache_are_errors) {
     }
   }
   test_plan_destroy(p);
+}
+
+/* ---- kvevict_policy_need() says what the call reads ---- */
+
+static kvevict_need NeedOf(const char* policy, kvevict_input input) {
+  kvevict_need need = -1;
+  EXPECT_OK(kvevict_policy_need(test_policy(policy), input, &need));
+  return need;
+}
+
+/* Planes are absent, or such that no call could read them. Keys and queries replace
+ * sums that are absent. */
+static void ExpectPlanesAsSaid(const char* text) {
+#define ROW(input, name) \
+  { input, offsetof(scene, inputs.name) }
+  static const struct {
+    kvevict_input input;
+    size_t place;
+  } kInputs[] = {ROW(KVEVICT_INPUT_QUERIES, queries),
+                 ROW(KVEVICT_INPUT_ROW_LSE, row_lse),
+                 ROW(KVEVICT_INPUT_SCORES, scores),
+                 ROW(KVEVICT_INPUT_ATTENTION_SUMS, attention_sums),
+                 ROW(KVEVICT_INPUT_QUERY_MEAN, query_mean),
+                 ROW(KVEVICT_INPUT_QUERY_COVARIANCE, query_covariance),
+                 ROW(KVEVICT_INPUT_KEY_FILTER, key_filter),
+                 ROW(KVEVICT_INPUT_TOKEN_WEIGHTS, token_weights),
+                 ROW(KVEVICT_INPUT_QUERY_CENTERS, query_centers)};
+#undef ROW
+  scene* s = Make(text);
+  s->inputs.row_lse = &s->lse;
+  EXPECT_OK(Score(s));
+  for (size_t i = 0; i < sizeof kInputs / sizeof *kInputs; ++i) {
+    const kvevict_need need = NeedOf(text, kInputs[i].input);
+    const kvevict_plane** place = (void*)((char*)s + kInputs[i].place);
+    const kvevict_plane* const good = *place;
+    kvevict_plane unreadable = *good;
+    unreadable.data = 0;
+    *place = NULL;
+    EXPECT((Score(s) == KVEVICT_OK) == (need != KVEVICT_NEED_REQUIRED),
+           "%s, input %d absent: need %d", text, kInputs[i].input, need);
+    *place = &unreadable;
+    kvevict_status wrong = Score(s);
+    if (wrong == KVEVICT_OK && need == KVEVICT_NEED_OPTIONAL) {
+      s->inputs.attention_sums = NULL;
+      wrong = Score(s);
+      s->inputs.attention_sums = &s->sums;
+    }
+    EXPECT((wrong == KVEVICT_OK) == (need == KVEVICT_NEED_NONE),
+           "%s, input %d unreadable: need %d, status %d", text,
+           kInputs[i].input, need, wrong);
+    *place = good;
+  }
+  End(s);
+}
+
+/* Keys or values have a dtype that nothing can read. */
+static void ExpectRowsAsSaid(const char* text, bool values) {
+  scene* s = Make(text);
+  kvevict_plane* const rows = values ? &s->view.v : &s->view.k;
+  rows->dtype = KVEVICT_DTYPE_OPAQUE;
+  rows->head_dim = 0;
+  rows->row_bytes = kDim * sizeof(float);
+  *(values ? &s->layer.v_dtype : &s->layer.k_dtype) = rows->dtype;
+  *(values ? &s->layer.v_head_dim : &s->layer.k_head_dim) = 0;
+  PlanAgain(s, text);
+  const kvevict_need need =
+      NeedOf(text, values ? KVEVICT_INPUT_VALUES : KVEVICT_INPUT_KEYS);
+  if (need == KVEVICT_NEED_OPTIONAL) s->inputs.attention_sums = NULL;
+  EXPECT((Score(s) == KVEVICT_OK) == (need == KVEVICT_NEED_NONE),
+         "%s, opaque %s: need %d", text, values ? "values" : "keys", need);
+  End(s);
+}
+
+Test(policy_need, is_what_scoring_reads) {
+  static const char* const kWeights[] = {"none", "norm", "given",
+                                         "none,redundancy=0.5"};
+  kvevict_policy_info info = {.struct_size = sizeof info};
+  uint32_t n = 0;
+  for (uint32_t i = 0; kvevict_policy_at(i, &info) == KVEVICT_OK; ++i) {
+    if (strcmp(info.signal, "-") == 0 || strcmp(info.signal, "position") == 0) {
+      continue; /* there is nothing to score */
+    }
+    for (uint32_t w = 0; w < 4; ++w) {
+      char text[128];
+      snprintf(text, sizeof text, "%s:budget=40,weight=%s", info.name,
+               kWeights[w]);
+      ExpectPlanesAsSaid(text);
+      ExpectRowsAsSaid(text, false);
+      ExpectRowsAsSaid(text, true);
+    }
+    ++n;
+  }
+  cr_assert_gt(n, 10);
 }

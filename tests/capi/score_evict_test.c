@@ -5,6 +5,7 @@
 
 #include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/plan.h"
 #include "tests/capi/support/policies.h"
 #include "tests/capi/support/signals.h"
 
@@ -143,6 +144,13 @@ static bool Live(const char* kind, test_random* random, uint32_t* n_evicted) {
     kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
     options.inputs = s->inputs;
     options.inputs_len = kLayers;
+    /* In any workspace from the least on. */
+    const kvevict_workspace size =
+        test_workspace(s->m->plan, KVEVICT_OPERATION_EVICT, stride);
+    s->m->workspace_bytes =
+        size.least_bytes +
+        (size_t)(test_random_unit(random) *
+                 (double)(size.best_bytes - size.least_bytes));
     EXPECT_OK(test_model_evict(s->m, &options, NULL));
     Combine(&s->m->policy, n_heads, stride, &before);
     if (is_told) *n_evicted += ExpectBest(s, &before, stride, policy, round);

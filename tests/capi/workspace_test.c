@@ -39,37 +39,6 @@ static test_model* Model(const char* policy) {
   return test_model_create(&spec, (test_random){1});
 }
 
-Test(workspace, of_any_size_evicts_the_same) {
-  static const char* const kEvicting[] = {
-      "snapkv:budget=60,window=8",
-      "snapkv:budget=60,window=8,scope=layer",
-      "snapkv:budget=60,window=8,scope=model",
-      "snapkv:budget=60,window=8,pool=max5,order=pool-reduce",
-      "pyramidkv:budget=40,window=8",
-      "random:sink=0,budget=60",
-      "streaming-llm:budget=60",
-      "snapkv:budget=20,window=8,heads=adaptive"};
-  for (int p = 0; p < 8; ++p) {
-    test_model* expected = Model(kEvicting[p]);
-    test_model_step(expected, 100);
-    EXPECT_OK(test_model_evict(expected, NULL, NULL));
-    const size_t least =
-        test_workspace(expected->plan, KVEVICT_OPERATION_EVICT, 100)
-            .least_bytes;
-    const size_t best = expected->workspace_bytes;
-    for (int i = 0; i <= 4; ++i) {
-      test_model* m = Model(kEvicting[p]);
-      m->workspace_bytes = least + (best - least) * (size_t)i / 4;
-      test_model_step(m, 100);
-      EXPECT_OK(test_model_evict(m, NULL, NULL));
-      test_expect_same_tokens(expected, m, kEvicting[p]);
-      test_model_check(m, kEvicting[p]);
-      test_model_destroy(m);
-    }
-    test_model_destroy(expected);
-  }
-}
-
 /* The rows of K or V of any layer: all of them, and a byte at either end. */
 Test(workspace, on_rows_of_the_cache_is_refused) {
   test_model* m = Model("snapkv:budget=60,window=8");

@@ -83,33 +83,19 @@ namespace {
 // avg_pool1d(3).
 Row NonCausalRow(const oracle_prompt& p, uint32_t layer, uint32_t h,
                  uint32_t first, uint32_t end) {
-  constexpr uint32_t kChunk = 256;
   const uint32_t d = p.head_dim;
   const uint32_t n = end - first;
-  Row row = MeanOfRows(OfGroup(p, h, [&](uint32_t q) {
-    Row sums(n, 0.0);
-    for (uint32_t i = 0; i < n; ++i) {
-      const float* const query =
-          p.queries +
-          ((size_t{layer} * p.n_q_heads + q) * p.n_tokens + first + i) * d;
-      const uint32_t begin = i / kChunk * kChunk;
-      const uint32_t last = std::min(n, begin + kChunk);
-      Row weights(last - begin);
-      double greatest = -1e300, sum = 0.0;
-      for (uint32_t j = begin; j < last; ++j) {
-        const float* const key = KeyOf(p, layer, h, first + j);
-        double dot = 0.0;
-        for (uint32_t e = 0; e < d; ++e) dot += double{query[e]} * key[e];
-        weights[j - begin] = dot;
-        greatest = std::max(greatest, dot);
-      }
-      for (double& w : weights) sum += w = std::exp(w - greatest);
-      for (uint32_t j = begin; j < last; ++j) {
-        sums[j] += weights[j - begin] / sum;
-      }
-    }
-    return sums;
-  }));
+  const uint32_t group = p.n_q_heads / p.n_kv_heads;
+  const size_t head = size_t{layer} * p.n_q_heads + size_t{h} * group;
+  Row all(size_t{group} * n);
+  oracle_non_causal_rows(group, p.n_tokens, n, d,
+                         p.queries + (head * p.n_tokens + first) * d,
+                         KeyOf(p, layer, h, first), 256, all.data());
+  Rows rows;
+  for (uint32_t g = 0; g < group; ++g) {
+    rows.emplace_back(all.begin() + g * n, all.begin() + (g + 1) * n);
+  }
+  Row row = MeanOfRows(rows);
   for (uint32_t j = 0; j < n; ++j) {
     row[j] *= NormOf(ValueOf(p, layer, h, first + j), d);
   }

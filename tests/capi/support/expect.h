@@ -121,4 +121,21 @@ enum {
     }                                                                    \
   } while (0)
 
+/* at(index, T* out) lists n rows. Beyond them it fails and writes nothing; T's
+ * struct_size is checked. */
+#define EXPECT_ENDS_AT(n, T, at)                                             \
+  do {                                                                       \
+    T expect_row;                                                            \
+    GUARD(expect_row);                                                       \
+    expect_row.struct_size = sizeof expect_row;                              \
+    const T expect_before = expect_row;                                      \
+    EXPECT_INVALID(at(n, &expect_row), "index");                             \
+    EXPECT_INVALID(at(UINT32_MAX, &expect_row), "index");                    \
+    EXPECT(memcmp(&expect_row, &expect_before, sizeof expect_row) == 0,      \
+           "%s wrote", #at);                                                 \
+    EXPECT_INVALID(at(0, NULL), "out", "NULL");                              \
+    GROWN(T) expect_grown = {{.struct_size = 0}};                            \
+    EXPECT_CHECKS_OUT_STRUCT_SIZE(expect_grown, at(1, &expect_grown.value)); \
+  } while (0)
+
 #endif /* KVEVICT_TESTS_CAPI_SUPPORT_EXPECT_H_ */

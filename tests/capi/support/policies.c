@@ -75,7 +75,7 @@ static double RandomNumber(test_random* random,
   return most - (most - least) * test_random_unit(random);
 }
 
-static void RandomWord(test_random* random, const char* words, char* out) {
+void test_random_word(test_random* random, const char* words, char* out) {
   uint32_t n = 1;
   for (const char* at = words; *at != 0; ++at) n += *at == '|';
   for (uint32_t skip = test_random_below(random, n); skip > 0; --skip) {
@@ -104,14 +104,14 @@ static void SetAtRandom(test_random* random, const kvevict_parameter_info* row,
                (unsigned long long)test_random_u64(random));
       break;
     case KVEVICT_PARAMETER_POOL:
-      RandomWord(random, "none|avg|max", text);
+      test_random_word(random, "none|avg|max", text);
       if (text[0] != 'n') {
         snprintf(text + 3, sizeof text - 3, "%u",
                  2 * test_random_below(random, 20) + 1);
       }
       break;
     default:
-      RandomWord(random, row->words, text);
+      test_random_word(random, row->words, text);
       break;
   }
   EXPECT_OK(kvevict_policy_set(policy, row->key, text));

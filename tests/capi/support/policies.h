@@ -34,6 +34,9 @@ kvevict_policy* test_policy_copy(const kvevict_policy* policy);
  * lives as long as the process. */
 kvevict_policy* test_random_policy(test_random* random);
 
+/* One of "this|that", which fits TEST_VALUE_TEXT. */
+void test_random_word(test_random* random, const char* words, char* out);
+
 bool test_same_policy(const kvevict_policy* a, const kvevict_policy* b);
 
 #endif /* KVEVICT_TESTS_CAPI_SUPPORT_POLICIES_H_ */

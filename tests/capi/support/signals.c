@@ -42,15 +42,6 @@ static const char* ValuesOf(const kvevict_parameter_info* row) {
   return NULL;
 }
 
-static void DrawWord(test_random* random, const char* words, char* out) {
-  uint32_t n = 1;
-  for (const char* at = words; *at != 0; ++at) n += *at == '|';
-  for (uint32_t skip = test_random_below(random, n); skip > 0; --skip) {
-    words = strchr(words, '|') + 1;
-  }
-  snprintf(out, TEST_VALUE_TEXT, "%.*s", (int)strcspn(words, "|"), words);
-}
-
 void test_draw_scoring(const char* kind, const char* more, test_random* random,
                        char* text) {
   for (;;) {
@@ -73,7 +64,7 @@ void test_draw_scoring(const char* kind, const char* more, test_random* random,
       char value[TEST_VALUE_TEXT];
       if (values == NULL || strstr(text, row.key) != NULL) continue;
       if (test_random_below(random, 4) != 0) continue;
-      DrawWord(random, values, value);
+      test_random_word(random, values, value);
       EXPECT_OK(kvevict_policy_set(policy, row.key, value));
     }
     const bool is_valid = kvevict_policy_validate(policy) == KVEVICT_OK;

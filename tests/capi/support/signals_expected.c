@@ -238,6 +238,29 @@ static void LeverageRow(const test_signals* s, const head_rows* r,
   free(slots);
 }
 
+/* Attention within chunks. Slots that take no part are 0 already. */
+static void ChunkRows(const test_signals* s, const head_rows* r, double* rows,
+                      double* bounds) {
+  const oracle_policy* p = &s->m->policy;
+  const uint32_t n = r->n, dim = s->layer.k_head_dim;
+  uint32_t sink = 0, recent = 0;
+  if (Is(s, "ends", "out")) EndsOf(p, n, &sink, &recent);
+  const uint32_t n_middle = n - sink - recent;
+  double* middle = malloc(sizeof(double) * (r->group * n + 1));
+  oracle_non_causal_rows(r->group, s->n_query_rows, n_middle, dim,
+                         r->queries + (size_t)sink * dim,
+                         r->keys + (size_t)sink * dim, p->block, middle);
+  const double logit = r->q_max * r->k_max;
+  const double bound =
+      kUnit * (logit * (8.0 + 4.0 * sqrt(dim)) + 64.0 + sqrt(p->block));
+  for (uint32_t i = 0; i < r->group * n_middle; ++i) {
+    const size_t at = (size_t)(i / n_middle) * n + sink + i % n_middle;
+    rows[at] = middle[i];
+    bounds[at] = bound * middle[i];
+  }
+  free(middle);
+}
+
 /* The rows of a head, as many as the return value says. */
 static uint32_t SignalRows(const test_signals* s, uint32_t layer, uint32_t head,
                            const head_rows* r, const uint32_t* counts,
@@ -290,24 +313,9 @@ static uint32_t SignalRows(const test_signals* s, uint32_t layer, uint32_t head,
       oracle_query_centers(&in, NULL, rows, bounds);
       return group;
     }
-    case ORACLE_NON_CAUSAL: {
-      if (!Is(s, "ends", "out")) sink = recent = 0;
-      const uint32_t n_middle = n - sink - recent;
-      double* middle = malloc(sizeof(double) * (group * n + 1));
-      oracle_non_causal_rows(group, s->n_query_rows, n_middle, dim,
-                             r->queries + (size_t)sink * dim,
-                             r->keys + (size_t)sink * dim, p->block, middle);
-      const double logit = r->q_max * r->k_max;
-      const double bound =
-          kUnit * (logit * (8.0 + 4.0 * sqrt(dim)) + 64.0 + sqrt(p->block));
-      for (uint32_t i = 0; i < group * n_middle; ++i) {
-        const size_t at = (size_t)(i / n_middle) * n + sink + i % n_middle;
-        rows[at] = middle[i];
-        bounds[at] = bound * middle[i];
-      }
-      free(middle);
+    case ORACLE_NON_CAUSAL:
+      ChunkRows(s, r, rows, bounds);
       return group;
-    }
     case ORACLE_KEYDIFF:
       oracle_key_diff(r->keys, n, dim, rows, bounds);
       return 1;
