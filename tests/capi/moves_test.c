@@ -68,7 +68,7 @@ static void Try(test_random* random, test_move_kind kind, test_layout from,
 Test(moves, are_those_of_a_naive_loop) {
   test_random random = test_random_start("moves");
   const kvevict_dtype last = test_last_dtype();
-  for (int round = 0; round < 3; ++round) {
+  for (int round = 0; round < 2; ++round) {
     for (int kind = 0; kind < TEST_N_MOVES; ++kind) {
       for (int from = 0; from < TEST_N_LAYOUTS; ++from) {
         kvevict_dtype k = kind == TEST_MOVE_REQUANTIZE ? KVEVICT_DTYPE_F32
@@ -83,7 +83,7 @@ Test(moves, are_those_of_a_naive_loop) {
  * every target. */
 Test(moves, are_undone) {
   test_random random = test_random_start("moves undone");
-  for (int round = 0; round < 160; ++round) {
+  for (int round = 0; round < 90; ++round) {
     test_model_spec spec = test_small_model("random:budget=20");
     spec.context = test_draw_context(&random).context;
     spec.layout = round % TEST_N_LAYOUTS;

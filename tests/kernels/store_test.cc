@@ -1,4 +1,4 @@
-// core/dtypes/store-inl.h: the nearest number, halves to even, any stride and address.
+// core/dtypes/store-inl.h: the nearest number, halves to even.
 #include <criterion/criterion.h>
 
 #include <cmath>
@@ -7,9 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "tests/kernels/guarded_pages.h"
 #include "tests/kernels/half_bits.h"
-#include "tests/kernels/random.h"
 #include "tests/kernels/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -77,42 +75,6 @@ Test(store, rounds_to_the_nearest_and_halves_to_even) {
       cr_assert(Store(simd, dtype, HUGE_VALF) == infinity);
       cr_assert(std::isnan(Decode(
           dtype, Store(simd, dtype, std::numeric_limits<float>::quiet_NaN()))));
-    }
-  });
-}
-
-Test(store, writes_the_elements_and_nothing_else) {
-  Random random(TestSeed("store/writes_the_elements"));
-  ForEachTarget([&](SimdTarget simd) {
-    for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-      const int64_t size = ElementBytes(dtype);
-      for (int64_t stride : {size, 2 * size, 3 * size + 1, -size}) {
-        for (size_t n = 1; n <= 40; ++n) {
-          const size_t span = (n - 1) * std::abs(stride) + size;
-          const GuardedPages memory(span);
-          std::memset(memory.data(), 0xA5, span);
-          uint8_t* const to =
-              memory.data() + (stride < 0 ? (n - 1) * -stride : 0);
-          std::vector<float> row(n);
-          for (float& v : row) v = static_cast<float>(random.Below(255)) - 127;
-          KV_DISPATCH(simd, TestedStoreRow)(row.data(), n, dtype, stride, to);
-          std::vector<uint8_t> left(memory.data(), memory.data() + span);
-          for (size_t i = 0; i < n; ++i) {
-            const uint8_t* const at = to + static_cast<int64_t>(i) * stride;
-            float v = 0.0f;
-            uint16_t bits = 0;
-            std::memcpy(dtype == DType::kF32 ? static_cast<void*>(&v) : &bits,
-                        at, static_cast<size_t>(size));
-            const double got =
-                dtype == DType::kF32 ? double{v} : Decode(dtype, bits);
-            cr_assert(got == double{row[i]}, "%s, dtype %d, element %zu",
-                      simd.name, static_cast<int>(dtype), i);
-            std::memset(left.data() + (at - memory.data()), 0xA5,
-                        static_cast<size_t>(size));
-          }
-          for (const uint8_t byte : left) cr_assert(byte == 0xA5);
-        }
-      }
     }
   });
 }

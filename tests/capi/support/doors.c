@@ -72,18 +72,6 @@ kvevict_status test_compact(const kvevict_context* context,
   return kvevict_compact(context, &move, 1, NULL, 0, NULL);
 }
 
-kvevict_status test_reorder(const kvevict_context* context,
-                            const kvevict_view* view, uint32_t n_tokens,
-                            const int32_t* slots, uint32_t n, uint32_t n_lists,
-                            void* workspace, size_t workspace_bytes) {
-  const kvevict_keep_lists lists = test_lists(slots, n, n_lists);
-  const kvevict_move move = {.struct_size = sizeof move,
-                             .n_tokens = n_tokens,
-                             .view = view,
-                             .keep = &lists};
-  return kvevict_reorder(context, &move, 1, workspace, workspace_bytes, NULL);
-}
-
 kvevict_status test_reorder_bytes(const kvevict_context* context,
                                   const kvevict_view* view, uint32_t n,
                                   uint32_t n_lists, size_t* out_bytes) {

@@ -38,12 +38,7 @@ kvevict_status test_compact(const kvevict_context* context,
                             const kvevict_view* view, uint32_t n_tokens,
                             const int32_t* keep, uint32_t n, uint32_t n_lists);
 
-kvevict_status test_reorder(const kvevict_context* context,
-                            const kvevict_view* view, uint32_t n_tokens,
-                            const int32_t* slots, uint32_t n, uint32_t n_lists,
-                            void* workspace, size_t workspace_bytes);
-
-/* The least workspace of test_reorder(). */
+/* The least workspace of kvevict_reorder(). */
 kvevict_status test_reorder_bytes(const kvevict_context* context,
                                   const kvevict_view* view, uint32_t n,
                                   uint32_t n_lists, size_t* out_bytes);

@@ -251,6 +251,13 @@ static uint32_t DrawDim(test_random* random, uint32_t least) {
   }
 }
 
+/* Elements in a block of either dtype. */
+static uint32_t UnitOf(kvevict_dtype a, kvevict_dtype b) {
+  const uint32_t of_a = test_dtype_info(a).block_elements;
+  const uint32_t of_b = test_dtype_info(b).block_elements;
+  return of_a > of_b ? of_a : of_b;
+}
+
 test_moved* test_moved_draw(test_random* random, test_move_kind kind,
                             test_layout layout, kvevict_dtype k) {
   const kvevict_dtype last = test_last_dtype();
@@ -258,10 +265,17 @@ test_moved* test_moved_draw(test_random* random, test_move_kind kind,
   test_cache_spec spec = {.layout = layout, .k_dtype = k};
   spec.n_kv_heads = test_random_between(random, 1, kHeads);
   spec.n_companions = test_random_below(random, 3);
+  kvevict_dtype to_k = k, to_v = 0;
   if (any) { /* rows are whole blocks of codes */
-    spec.v_dtype = test_random_between(random, KVEVICT_DTYPE_F32, last);
-    spec.k_head_dim = 32 * test_random_between(random, 1, 2);
-    spec.v_head_dim = 32 * test_random_below(random, 3);
+    spec.v_dtype = to_v = test_random_between(random, KVEVICT_DTYPE_F32, last);
+    if (kind == TEST_MOVE_REQUANTIZE) {
+      to_k = test_random_between(random, KVEVICT_DTYPE_F32, last);
+      to_v = test_random_between(random, KVEVICT_DTYPE_F32, last);
+    }
+    const uint32_t k_unit = UnitOf(k, to_k),
+                   v_unit = UnitOf(spec.v_dtype, to_v);
+    spec.k_head_dim = k_unit * test_random_between(random, 1, 70 / k_unit);
+    spec.v_head_dim = v_unit * test_random_below(random, 70 / v_unit + 1);
   } else {
     spec.v_dtype = test_random_below(random, KVEVICT_DTYPE_BF16 + 1);
     spec.k_head_dim = DrawDim(random, 1);
@@ -277,8 +291,8 @@ test_moved* test_moved_draw(test_random* random, test_move_kind kind,
   test_cache_spec to = spec;
   to.layout = test_random_below(random, TEST_N_LAYOUTS);
   if (kind == TEST_MOVE_REQUANTIZE) {
-    to.k_dtype = test_random_between(random, KVEVICT_DTYPE_F32, last);
-    to.v_dtype = test_random_between(random, KVEVICT_DTYPE_F32, last);
+    to.k_dtype = to_k;
+    to.v_dtype = to_v;
   }
   return test_moved_of(random, kind, &spec, &to);
 }

@@ -445,7 +445,8 @@ void test_actor_follow(test_actor* a, const test_positions* before) {
 
 /* Evicts some of the sequences in one call. */
 bool test_stage_evict(test_stage* s) {
-  kvevict_paged_eviction items[TEST_STAGE_SEQUENCES];
+  kvevict_paged_eviction items[TEST_STAGE_SEQUENCES] = {
+      KVEVICT_PAGED_EVICTION_INIT};
   uint32_t chosen[TEST_STAGE_SEQUENCES];
   test_positions* const before = malloc(TEST_STAGE_SEQUENCES * sizeof *before);
   uint32_t n = 0;
