@@ -19,18 +19,6 @@ std::string Fake(const char* name) {
   return kFakes + KVEVICT_FAKE_PREFIX + name + KVEVICT_FAKE_SUFFIX;
 }
 
-// CheckAvailable() fails with a message that has every one of `words`.
-void ExpectRefused(const std::string& driver, const std::string& nvrtc,
-                   std::initializer_list<const char*> words) {
-  const Status status =
-      CheckAvailable({.driver = driver.c_str(), .nvrtc = nvrtc.c_str()});
-  cr_assert_eq(status.code(), KVEVICT_ERROR_UNAVAILABLE);
-  for (const char* word : words) {
-    cr_expect(strstr(LastErrorMessage(), word) != nullptr, "'%s' is not in: %s",
-              word, LastErrorMessage());
-  }
-}
-
 TestSuite(available);
 
 Test(available, all_is_there) {
@@ -40,9 +28,63 @@ Test(available, all_is_there) {
   cr_assert(status.ok(), "%s", LastErrorMessage());
 }
 
-Test(available, no_driver) {
-  ExpectRefused("/nowhere/libcuda.so.1", "",
-                {"no driver", "/nowhere/libcuda.so.1", "No such file"});
+// A driver and a libnvrtc with which CUDA is UNAVAILABLE, by their paths, or names of
+// fakes, and the words that say why.
+struct Refused {
+  const char* driver;
+  const char* nvrtc;
+  std::vector<const char*> words;
+};
+
+Test(available, says_why_not) {
+  const Refused kRows[] = {
+      {"/nowhere/libcuda.so.1",
+       "",
+       {"no driver", "/nowhere/libcuda.so.1", "No such file"}},
+      {"fake_nvrtc_12", "", {"has no cuInit"}},
+      {"fake_driver_without_launch", "", {"no cuLaunchKernel"}},
+      {"fake_driver_stub", "", {"cuInit", "34", "stub"}},
+      {"fake_driver_no_device",
+       "",
+       {"cuInit", "CUDA_ERROR_NO_DEVICE", "100", "no GPU"}},
+      {"fake_driver_no_count", "", {"sees no GPU"}},
+      {"fake_driver_old", "", {"CUDA 11.1", "11.2 or newer"}},
+      // It is too old to have all symbols.
+      {"fake_driver_old_and_short", "", {"CUDA 10.2", "11.2 or newer"}},
+      {"fake_driver_sm61",
+       "fake_nvrtc_12",
+       {"Fake GPU", "6.1", "7.0 or newer"}},
+      {"fake_driver",
+       "/nowhere/libnvrtc.so.12",
+       {"no libnvrtc", "/nowhere/libnvrtc.so.12", "No such file"}},
+      {"fake_driver", "fake_driver", {"libnvrtc", "no symbol nvrtcVersion"}},
+      {"fake_driver",
+       "fake_nvrtc_13",
+       {"libnvrtc is of CUDA 13.4", "driver is of CUDA 12"}},
+      {"fake_driver_sm70",
+       "fake_nvrtc_13",
+       {"NVRTC 13.4 (sm 75 80 90 120)", "sm_70", "older libnvrtc"}},
+      // Without a path it is passed over: see nvrtc_choice_test.cc.
+      {"fake_driver",
+       "fake_nvrtc_11_6",
+       {"libnvrtc is of CUDA 11.6", "11.7 or newer", "arguments"}},
+  };
+  const auto path_of = [](const char* name) {
+    return *name == '\0' || *name == '/' ? std::string(name) : Fake(name);
+  };
+  for (const Refused& row : kRows) {
+    const std::string driver = path_of(row.driver);
+    const std::string nvrtc = path_of(row.nvrtc);
+    const Status status =
+        CheckAvailable({.driver = driver.c_str(), .nvrtc = nvrtc.c_str()});
+    cr_expect_eq(status.code(), KVEVICT_ERROR_UNAVAILABLE, "%s, %s", row.driver,
+                 row.nvrtc);
+    for (const char* word : row.words) {
+      cr_expect(strstr(LastErrorMessage(), word) != nullptr,
+                "%s, %s: '%s' is not in: %s", row.driver, row.nvrtc, word,
+                LastErrorMessage());
+    }
+  }
 }
 
 Test(available, no_driver_under_the_systems_name) {
@@ -53,64 +95,6 @@ Test(available, no_driver_under_the_systems_name) {
   cr_assert_not(Driver::Open("", &driver).ok());
   cr_assert_str_eq(LastErrorMessage(), first.c_str());
   cr_assert(strstr(first.c_str(), "device cuda: ") != nullptr);
-}
-
-Test(available, a_library_that_is_no_driver) {
-  ExpectRefused(Fake("fake_nvrtc_12"), "", {"has no cuInit"});
-}
-
-Test(available, driver_lacks_a_symbol) {
-  ExpectRefused(Fake("fake_driver_without_launch"), "", {"no cuLaunchKernel"});
-}
-
-Test(available, stub_of_the_toolkit) {
-  ExpectRefused(Fake("fake_driver_stub"), "", {"cuInit", "34", "stub"});
-}
-
-Test(available, driver_without_gpu) {
-  ExpectRefused(Fake("fake_driver_no_device"), "",
-                {"cuInit", "CUDA_ERROR_NO_DEVICE", "100", "no GPU"});
-  ExpectRefused(Fake("fake_driver_no_count"), "", {"sees no GPU"});
-}
-
-Test(available, driver_too_old) {
-  ExpectRefused(Fake("fake_driver_old"), "", {"CUDA 11.1", "11.2 or newer"});
-}
-
-Test(available, driver_too_old_to_have_all_symbols) {
-  ExpectRefused(Fake("fake_driver_old_and_short"), "",
-                {"CUDA 10.2", "11.2 or newer"});
-}
-
-Test(available, gpu_too_old) {
-  ExpectRefused(Fake("fake_driver_sm61"), Fake("fake_nvrtc_12"),
-                {"Fake GPU", "6.1", "7.0 or newer"});
-}
-
-Test(available, no_libnvrtc_at_the_path) {
-  ExpectRefused(Fake("fake_driver"), "/nowhere/libnvrtc.so.12",
-                {"no libnvrtc", "/nowhere/libnvrtc.so.12", "No such file"});
-}
-
-Test(available, libnvrtc_that_is_none) {
-  ExpectRefused(Fake("fake_driver"), Fake("fake_driver"),
-                {"libnvrtc", "no symbol nvrtcVersion"});
-}
-
-Test(available, libnvrtc_newer_than_the_driver) {
-  ExpectRefused(Fake("fake_driver"), Fake("fake_nvrtc_13"),
-                {"libnvrtc is of CUDA 13.4", "driver is of CUDA 12"});
-}
-
-Test(available, libnvrtc_that_forgot_the_gpu) {
-  ExpectRefused(Fake("fake_driver_sm70"), Fake("fake_nvrtc_13"),
-                {"NVRTC 13.4 (sm 75 80 90 120)", "sm_70", "older libnvrtc"});
-}
-
-// Without a path it is passed over: see nvrtc_choice_test.cc.
-Test(available, libnvrtc_too_old) {
-  ExpectRefused(Fake("fake_driver"), Fake("fake_nvrtc_11_6"),
-                {"libnvrtc is of CUDA 11.6", "11.7 or newer", "arguments"});
 }
 
 // Only names that suit the driver are tried.

@@ -35,28 +35,29 @@ void ExpectInMessage(std::initializer_list<const char*> words) {
 
 TestSuite(nvrtc_choice);
 
-Test(nvrtc_choice, newest_with_cubins_for_the_gpu) {
-  cr_expect_eq(Choice(13, 75), 13);
-  cr_expect_eq(Choice(13, 120), 13);
-  cr_expect_eq(Choice(13, 70), 12);
-  cr_expect_eq(Choice(14, 70), 12);
-  // 13.4 cannot, 12.4 makes PTX.
-  cr_expect_eq(Choice(13, 72), 11);
-}
-
-Test(nvrtc_choice, nothing_newer_than_the_driver) {
-  cr_expect_eq(Choice(12, 80), 12);
-  cr_expect_eq(Choice(12, 120), 12);
-  cr_expect_eq(Choice(11, 80), 11);
-  cr_expect_eq(Choice(11, 90), 11);
-}
-
-// No libnvrtc knows 7.1, 9.7 and 40.1.
-Test(nvrtc_choice, else_newest_with_ptx_for_the_gpu) {
-  cr_expect_eq(Choice(13, 71), 12);
-  cr_expect_eq(Choice(11, 71), 11);
-  cr_expect_eq(Choice(12, 97), 12);
-  cr_expect_eq(Choice(13, 401), 13);
+Test(nvrtc_choice, newest_that_suits_driver_and_gpu) {
+  const struct {
+    int driver_major, sm, nvrtc_major;
+  } kRows[] = {// The newest with cubins for the GPU.
+               {13, 75, 13},
+               {13, 120, 13},
+               {13, 70, 12},
+               {14, 70, 12},
+               {13, 72, 11},  // 13.4 cannot, 12.4 makes PTX
+               // Nothing newer than the driver.
+               {12, 80, 12},
+               {12, 120, 12},
+               {11, 80, 11},
+               {11, 90, 11},
+               // Else the newest with PTX: none knows 7.1, 9.7 and 40.1.
+               {13, 71, 12},
+               {11, 71, 11},
+               {12, 97, 12},
+               {13, 401, 13}};
+  for (const auto& row : kRows) {
+    cr_expect_eq(Choice(row.driver_major, row.sm), row.nvrtc_major,
+                 "CUDA %d, sm_%d", row.driver_major, row.sm);
+  }
 }
 
 // An older one would make PTX for the same architecture, which is no better.

@@ -1,13 +1,11 @@
-// Tables of blocks that stay and go against a queue of those that went, as the CPU
-// does it. No other entry is written.
+// Tables of blocks that stay and go against a queue of those that went. No other entry
+// is written.
 #include "cuda/kernels/drop_blocks.cu"
 
 #include <algorithm>
 #include <deque>
 #include <vector>
 
-#include "core/backend.h"
-#include "core/context.h"
 #include "tests/cuda/kernels/counts.h"
 #include "tests/cuda/kernels/keep_cases.h"
 
@@ -15,7 +13,6 @@ namespace kvevict {
 namespace {
 
 // The new table: those that stay, then a queue of the others, whose first ones give way.
-// which the first give way.
 template <typename Entry>
 void Expect(const std::vector<uint8_t>& stays, Entry* table) {
   std::vector<Entry> kept;
@@ -41,11 +38,12 @@ void Expect(const std::vector<uint8_t>& stays, Entry* table) {
 
 template <typename Entry>
 struct Layer {
-  kvevict_view view = KVEVICT_VIEW_INIT;
-  MoveJob move;
+  uint32_t block_size;
+  uint64_t table_stride;  // from head to head
+  uint32_t longest;       // list
   std::vector<uint32_t> n_tokens, n_keep;
   std::vector<int32_t> keep;
-  std::vector<Entry> entries, expected, of_cpu;
+  std::vector<Entry> entries, expected;
 };
 
 // A list's slots in whole blocks, and perhaps the last block, which is not full.
@@ -74,8 +72,8 @@ uint32_t MostBlocks(uint32_t turn, Random& random) {
 }
 
 template <typename Entry>
-void Check(void (*kernel)(const cuda::DropBlocksParams&),
-           const Context& context, uint32_t turn, Random& random) {
+void Check(void (*kernel)(const cuda::DropBlocksParams&), uint32_t turn,
+           Random& random) {
   cuda::DropBlocksParams p = {};
   const uint32_t n_layers = 1 + random.Below(3);
   const uint32_t n_tables = 1 + random.Below(3);
@@ -89,17 +87,16 @@ void Check(void (*kernel)(const cuda::DropBlocksParams&),
     const uint32_t n_blocks = MostBlocks(turn, random);
     const uint32_t most = n_blocks * size - random.Below(size);
     const uint32_t n_stay = RandomCount(n_blocks, random);
-    layer.view.block_size = size;
-    layer.view.n_kv_heads = n_tables;
-    layer.view.block_table_head_stride =
+    layer.block_size = size;
+    layer.table_stride =
         n_tables == 1 && random.Below(2) == 0 ? 0 : n_blocks + random.Below(9);
-    const uint64_t stride = layer.view.block_table_head_stride;
+    const uint64_t stride = layer.table_stride;
     layer.entries.resize(n_tables * std::max<uint64_t>(stride, n_blocks) + 9);
     for (Entry& entry : layer.entries) {
       entry = (Entry{random.Below(UINT32_MAX)} << (8 * sizeof(Entry) - 32)) +
               random.Below(1000);
     }
-    layer.expected = layer.of_cpu = layer.entries;
+    layer.expected = layer.entries;
     std::vector<std::vector<int32_t>> lists;
     std::vector<uint8_t> stays;
     for (uint32_t t = 0; t < n_tables; ++t) {
@@ -123,38 +120,28 @@ void Check(void (*kernel)(const cuda::DropBlocksParams&),
     }
     for (uint32_t n : layer.n_tokens) tokens.AddList(n);
     for (uint32_t n : layer.n_keep) counts.AddList(n);
-    const uint32_t longest =
-        *std::max_element(layer.n_keep.begin(), layer.n_keep.end());
-    layer.move.keep.stride = longest;
+    layer.longest = *std::max_element(layer.n_keep.begin(), layer.n_keep.end());
     for (std::vector<int32_t>& list : lists) {
-      list.resize(longest, INT32_MAX);
+      list.resize(layer.longest, INT32_MAX);
       layer.keep.insert(layer.keep.end(), list.begin(), list.end());
     }
     layer.keep.push_back(INT32_MAX);
-    layer.move.view = &layer.view;
-    layer.move.tokens = {most, differ ? layer.n_tokens.data() : nullptr};
-    layer.move.keep.slots = layer.keep.data();
-    layer.move.keep.n_lists = p.n_lists;
-    layer.move.keep.count = {longest, differ ? layer.n_keep.data() : nullptr};
   }
   p.tokens = tokens.table();
   p.keep = counts.table();
   for (uint32_t l = 0; l < n_layers; ++l) {
     Layer<Entry>& layer = layers[l];
-    const TableJob job = {layer.of_cpu.data(), sizeof(Entry) == 4, &layer.move};
-    const DropBlocksArgs args = {Jobs<TableJob>(job)};
-    if (!kCpuBackend.drop_blocks(context, nullptr, args).ok()) Fail("cpu");
-    ExpectSame(layer.of_cpu, layer.expected, "the CPU's entries", turn);
     // If one table serves all heads, others are not touched.
-    p.layers[l] = {Address(layer.entries.data()),
-                   Address(layer.keep.data()),
-                   layer.view.block_table_head_stride,
-                   job.n_tables(),
-                   layer.view.block_size,
-                   layer.move.tokens.most,
-                   layer.move.keep.count.most,
-                   tokens.FirstOf(l),
-                   counts.FirstOf(l)};
+    p.layers[l] = {
+        Address(layer.entries.data()),
+        Address(layer.keep.data()),
+        layer.table_stride,
+        layer.table_stride == 0 ? 1 : n_tables,
+        layer.block_size,
+        *std::max_element(layer.n_tokens.begin(), layer.n_tokens.end()),
+        layer.longest,
+        tokens.FirstOf(l),
+        counts.FirstOf(l)};
   }
   Run(kernel, {n_tables + turn % 2, n_layers}, cuda::kDropThreads, p,
       Schedule(turn));
@@ -169,12 +156,8 @@ void Check(void (*kernel)(const cuda::DropBlocksParams&),
 int main() {
   using namespace kvevict;  // NOLINT
   Random random(TestSeed("drop_blocks"));
-  Context* context = nullptr;
-  const kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
-  if (!Context::Create(options, &context).ok()) Fail("no context");
   for (uint32_t turn = 0; turn < 60; ++turn) {
-    Check<uint32_t>(cuda::drop_ids, *context, turn, random);
-    Check<uint64_t>(cuda::drop_addresses, *context, turn, random);
+    Check<uint32_t>(cuda::drop_ids, turn, random);
+    Check<uint64_t>(cuda::drop_addresses, turn, random);
   }
-  context->Unref();
 }

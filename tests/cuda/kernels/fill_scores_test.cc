@@ -8,7 +8,7 @@
 #include "core/kernels/attention_sums.h"
 #include "core/kernels/pool1d.h"
 #include "core/signals/signals.h"
-#include "tests/cuda/kernels/launch.h"
+#include "tests/cuda/kernels/counts.h"
 
 namespace kvevict {
 namespace {
@@ -46,12 +46,12 @@ int32_t PositionOf(const Layer& layer, uint32_t list, uint32_t slot) {
              : static_cast<int32_t>(layer.tail_position + slot - layer.n_kept);
 }
 
-using Rows = std::vector<std::vector<uint32_t>>;  // bits, a row per layer
+using Rows = std::vector<std::vector<float>>;  // one per layer
 
 Rows RowsFor(const std::vector<Layer>& layers) {
   Rows rows;
   for (const Layer& layer : layers) {
-    rows.emplace_back(kHeads * layer.n_tokens, 0xA5A5A5A5u);
+    rows.emplace_back(kHeads * layer.n_tokens, -77.0f);
   }
   return rows;
 }
@@ -90,13 +90,13 @@ void TestRandomScores() {
           {kBlocks, kHeads, static_cast<uint32_t>(layers.size())},
           cuda::kFillThreads, p, Schedule(turn));
       for (size_t l = 0; l < layers.size(); ++l) {
-        std::vector<uint32_t> expected;
+        std::vector<float> expected;
         for (uint32_t h = 0; h < kHeads; ++h) {
           for (uint32_t s = 0; s < layers[l].n_tokens; ++s) {
             const int32_t position =
                 PositionOf(layers[l], n_lists == 1 ? 0 : h, first + s);
-            expected.push_back(std::bit_cast<uint32_t>(RandomScore(
-                seed, layers[l].number, h, static_cast<uint32_t>(position))));
+            expected.push_back(RandomScore(seed, layers[l].number, h,
+                                           static_cast<uint32_t>(position)));
           }
         }
         ExpectSame(rows[l], expected, "random_scores", turn);
@@ -106,19 +106,16 @@ void TestRandomScores() {
   }
 }
 
-// NaN has many bit patterns, so all count as one.
-uint32_t BitsOf(float v) {
-  return std::isnan(v) ? 0x7FC00000u : std::bit_cast<uint32_t>(v);
-}
-
 // Decaying scores have the bits of core/signals, others are copied.
 void TestCallerScores(uint32_t half_life) {
   Random random(TestSeed("fill_scores/caller"));
   const uint32_t n_lists = half_life == 7 ? kHeads : 1;
   const std::vector<Layer> layers = SomeLayers(n_lists, random);
   const uint32_t head_stride = 513 + 7;
-  std::vector<uint32_t> caller(kHeads * head_stride * layers.size());
-  for (uint32_t& bits : caller) bits = static_cast<uint32_t>(random.Next());
+  std::vector<float> caller(kHeads * head_stride * layers.size());
+  for (float& score : caller) {
+    score = std::bit_cast<float>(static_cast<uint32_t>(random.Next()));
+  }
   Rows rows = RowsFor(layers);
   cuda::FillScoresParams p = ParamsFor(layers, n_lists, rows);
   p.head_stride = head_stride;
@@ -131,23 +128,19 @@ void TestCallerScores(uint32_t half_life) {
       {kBlocks, kHeads, static_cast<uint32_t>(layers.size())},
       cuda::kFillThreads, p, Schedule(0));
   for (size_t l = 0; l < layers.size(); ++l) {
-    std::vector<uint32_t> expected;
+    std::vector<float> expected;
     for (uint32_t h = 0; h < kHeads; ++h) {
       for (uint32_t s = 0; s < layers[l].n_tokens; ++s) {
-        uint32_t bits = caller[(l * kHeads + h) * head_stride + s];
+        float score = caller[(l * kHeads + h) * head_stride + s];
         if (half_life > 0) {
           const int32_t position =
               PositionOf(layers[l], n_lists == 1 ? 0 : h, s);
-          bits = BitsOf(std::bit_cast<float>(bits) *
-                        DecayFactor(p.layers[l].n_seen - 1 -
-                                        static_cast<uint32_t>(position),
-                                    half_life));
+          score *= DecayFactor(
+              p.layers[l].n_seen - 1 - static_cast<uint32_t>(position),
+              half_life);
         }
-        expected.push_back(bits);
+        expected.push_back(score);
       }
-    }
-    for (uint32_t& bits : rows[l]) {
-      if (half_life > 0) bits = BitsOf(std::bit_cast<float>(bits));
     }
     ExpectSame(rows[l], expected, "caller_scores", half_life);
   }
@@ -165,20 +158,19 @@ struct SumCase {
 };
 
 std::vector<float> SomeSums(size_t n, Random& random) {
-  constexpr float kRare[] = {0.0f, -0.0f, 1e-42f, kInfinity, kNan};
   std::vector<float> sums(n);
   for (float& sum : sums) {
     sum = random.Below(8) == 0
-              ? kRare[random.Below(5)]
+              ? DrawRare(random)
               : static_cast<float>(random.Below(1u << 24)) * 0x1p-20f;
   }
   return sums;
 }
 
 // The CPU's result for a row of scores.
-std::vector<uint32_t> RowOf(const SumCase& c, const Layer& layer, uint32_t row,
-                            const float* sums, uint32_t head_stride,
-                            uint32_t n_seen) {
+std::vector<float> RowOf(const SumCase& c, const Layer& layer, uint32_t row,
+                         const float* sums, uint32_t head_stride,
+                         uint32_t n_seen) {
   const uint32_t head = row / c.n_score_rows;
   const bool is_own = c.n_sum_rows == c.n_score_rows;
   std::vector<float> scores(layer.n_tokens);
@@ -195,9 +187,7 @@ std::vector<uint32_t> RowOf(const SumCase& c, const Layer& layer, uint32_t row,
     DivideByQueries(SimdTargetAt(0), slots, c.n_lists == 1 ? 0 : head, 0,
                     layer.n_tokens, n_seen, c.n_summed, scores.data());
   }
-  std::vector<uint32_t> bits;
-  for (const float score : scores) bits.push_back(BitsOf(score));
-  return bits;
+  return scores;
 }
 
 void TestSumScores() {
@@ -219,7 +209,7 @@ void TestSumScores() {
         SomeSums(layer_stride * layers.size(), random);
     Rows rows;
     for (const Layer& layer : layers) {
-      rows.emplace_back(n_rows * layer.n_tokens, 0xA5A5A5A5u);
+      rows.emplace_back(n_rows * layer.n_tokens, -77.0f);
     }
     cuda::FillScoresParams p = ParamsFor(layers, c.n_lists, rows);
     p.head_stride = head_stride;
@@ -239,14 +229,13 @@ void TestSumScores() {
         {kBlocks, n_rows, static_cast<uint32_t>(layers.size())},
         cuda::kFillThreads, p, Schedule(turn));
     for (size_t l = 0; l < layers.size(); ++l) {
-      std::vector<uint32_t> expected;
+      std::vector<float> expected;
       for (uint32_t r = 0; r < n_rows; ++r) {
-        const std::vector<uint32_t> row =
+        const std::vector<float> row =
             RowOf(c, layers[l], r, &sums[l * layer_stride], head_stride,
                   p.layers[l].n_seen);
         expected.insert(expected.end(), row.begin(), row.end());
       }
-      for (uint32_t& bits : rows[l]) bits = BitsOf(std::bit_cast<float>(bits));
       ExpectSame(rows[l], expected, "sum_scores", turn);
     }
     ++turn;

@@ -1,32 +1,21 @@
-// Pooling and selection in one kernel give the lists of the CPU's kernels, and
-// of pool_rows followed by select_topk.
-#include <bit>
+// Pooling and selection in one kernel give the lists of the CPU's kernels.
 #include <cmath>
-#include <limits>
 
 #include "core/kernels/pool1d.h"
 #include "core/kernels/topk.h"
-#include "cuda/kernels/pool1d.cu"
 #include "cuda/kernels/pool_select.cu"
-#include "cuda/kernels/topk.cu"
 #include "tests/cuda/kernels/counts.h"
 
 namespace kvevict {
 namespace {
 
-enum Kind { kWeights, kFew, kEqual, kSpecial, kKinds };
-
+// Weights as attention makes them, or others.
 std::vector<float> RandomRow(size_t n, uint32_t kind, Random& random) {
-  constexpr float kSpecials[] = {
-      kNan, kInfinity, -kInfinity,
-      0.0f, -0.0f,     std::numeric_limits<float>::denorm_min()};
   std::vector<float> row(n);
   for (float& f : row) {
-    f = std::exp(3.0f * random.Gaussian());
-    if (kind == kFew) f = static_cast<float>(random.Below(3));
-    if (kind == kEqual) f = 0.25f;
-    if (kind == kSpecial && random.Below(3) == 0)
-      f = kSpecials[random.Below(6)];
+    f = kind == kAny || (kind == kRare && random.Below(3) != 0)
+            ? std::exp(3.0f * random.Gaussian())
+            : DrawScore(kind, random);
   }
   return row;
 }
@@ -113,30 +102,6 @@ std::vector<int32_t> OnHost(const Case& c, const Layers& layers, size_t l) {
   return all;
 }
 
-// Pools, then selects, on the same scores.
-void PoolThenSelect(const Case& c, Layers& layers, uint32_t turn) {
-  const auto n_layers = static_cast<uint32_t>(layers.all.size());
-  cuda::PoolParams pool = {};
-  pool.n_rows = c.n_lists;
-  pool.n_terms = 1;
-  pool.n_unpooled = c.n_unpooled;
-  pool.tokens = layers.tokens.table();
-  pool.kernel = c.kernel;
-  pool.is_max = c.is_max;
-  pool.edge_shrinks = c.edge_shrinks;
-  cuda::SelectParams select = {};
-  select.lists = ListsOf(c, layers);
-  for (size_t l = 0; l < n_layers; ++l) {
-    select.layers[l] = ParamsOf(c, layers, l);
-    pool.layers[l] = {select.layers[l].scores, layers.all[l].n_tokens,
-                      layers.tokens.FirstOf(l)};
-  }
-  Run(cuda::pool_rows, {c.n_lists, n_layers}, cuda::kPoolThreads, pool,
-      Schedule(turn));
-  Run(cuda::select_topk, {c.n_lists, n_layers}, cuda::kSelectThreads, select,
-      Schedule(turn));
-}
-
 void Check(const Case& c, Layers layers, uint32_t turn) {
   cuda::PoolSelectParams p = {};
   p.lists = ListsOf(c, layers);
@@ -160,12 +125,6 @@ void Check(const Case& c, Layers layers, uint32_t turn) {
   if (!error.empty()) Fail("%s", error.c_str());
   for (size_t l = 0; l < n_layers; ++l) {
     ExpectSame(layers.all[l].keep, OnHost(c, before, l), "pool_select", turn);
-  }
-  Layers by_two = before;
-  PoolThenSelect(c, by_two, turn);
-  for (size_t l = 0; l < n_layers; ++l) {
-    ExpectSame(layers.all[l].keep, by_two.all[l].keep, "pool_rows, select_topk",
-               turn);
   }
 }
 
@@ -211,7 +170,7 @@ void TestLists() {
         layer.n_keep = std::max(layer.n_keep, n_keep);
       }
       layer.scores = RandomRow(c.lead + size_t{c.n_lists} * layer.n_tokens,
-                               turn % kKinds, random);
+                               turn % kScoreKinds, random);
       layers.all.push_back(layer);
     }
     Check(c, layers, turn);

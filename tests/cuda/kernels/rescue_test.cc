@@ -160,13 +160,7 @@ void TestRescue() {
     Run(cuda::rescue_blocks, {c.n_lists, static_cast<uint32_t>(layers.size())},
         cuda::kRescueThreads, p, Schedule(turn));
     for (size_t l = 0; l < layers.size(); ++l) {
-      const auto bits = [](const std::vector<float>& floats) {
-        std::vector<uint32_t> all;
-        for (const float f : floats) all.push_back(std::bit_cast<uint32_t>(f));
-        return all;
-      };
-      ExpectSame(bits(layers[l].scores), bits(expected[l]), "rescue_blocks",
-                 turn);
+      ExpectSame(layers[l].scores, expected[l], "rescue_blocks", turn);
     }
     ++turn;
   }

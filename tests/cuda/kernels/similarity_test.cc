@@ -2,7 +2,6 @@
 // simplest way by the sums of core/kernels, bit for bit.
 #include "cuda/kernels/similarity.cu"
 
-#include <bit>
 #include <cmath>
 
 #include "core/kernels/similarity.h"
@@ -227,16 +226,7 @@ void Check(const PlaneShape& c, Random& random, uint32_t turn) {
   }
   Launch(p, n_layers, turn);
   for (size_t l = 0; l < n_layers; ++l) {
-    for (size_t i = 0; i < expected[l].size(); ++i) {
-      const auto want = std::bit_cast<uint32_t>(expected[l][i]);
-      const auto got = std::bit_cast<uint32_t>(lists[l].scores[i]);
-      const bool are_nan =
-          std::isnan(expected[l][i]) && std::isnan(lists[l].scores[i]);
-      if (want == got || are_nan) continue;
-      Fail("case %u, layer %zu, score %zu of %zu, dim %u: %g, not %g", turn, l,
-           i, expected[l].size(), c.head_dim, lists[l].scores[i],
-           expected[l][i]);
-    }
+    ExpectSame(lists[l].scores, expected[l], "similarity", turn);
   }
 }
 

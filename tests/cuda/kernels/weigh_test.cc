@@ -1,21 +1,11 @@
 // Scores by the caller's weights have the CPU's bits.
 #include "cuda/kernels/weigh.cu"
 
-#include <bit>
-
 #include "core/kernels/weigh.h"
 #include "tests/cuda/kernels/counts.h"
 
 namespace kvevict {
 namespace {
-
-using Bits = std::vector<uint32_t>;
-
-Bits BitsOf(const std::vector<float>& values) {
-  Bits bits;
-  for (float v : values) bits.push_back(std::bit_cast<uint32_t>(v));
-  return bits;
-}
 
 struct Layer {
   std::vector<float> scores;
@@ -65,8 +55,7 @@ void Check(bool has_counts, uint32_t turn, Random& random) {
   Run(cuda::weigh_scores, {3, n_heads, n_layers}, cuda::kWeighThreads, p,
       Schedule(turn));
   for (uint32_t l = 0; l < n_layers; ++l) {
-    ExpectSame(BitsOf(layers[l].scores), BitsOf(expected[l].scores),
-               "weigh_scores", turn);
+    ExpectSame(layers[l].scores, expected[l].scores, "weigh_scores", turn);
   }
 }
 
