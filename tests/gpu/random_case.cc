@@ -80,8 +80,8 @@ Geometry DrawGeometry(Random* random, Much much) {
                 {}};
   const bool many_layers = much == Much::kLayers;
   if (many_layers) {  // more than go in a launch
-    g.n_layers = random->In(60, 170);
-    g.max_tokens = random->In(20, 40);
+    g.n_layers = random->In(100, 130);
+    g.max_tokens = random->In(20, 26);
   } else if (much != Much::kNothing) {  // more positions than go in a launch
     g.n_layers = 1;
     // One block cannot select from so many.
