@@ -372,6 +372,12 @@ void DrawCodes(Random* random, Geometry* geometry) {
 ModelCase RandomCase(Random* random, const std::string& policy, Much much,
                      bool by_table) {
   ModelCase c = {DrawGeometry(random, much), {}};
+  if (much == Much::kSelection) {  // pairs of so many tokens take too long
+    c.policy =
+        ParsePolicy(policy + ":budget=50,sink=4,scope=head,split=geometric");
+    c.observes = false;
+    return c;
+  }
   c.policy = DrawPolicy(random, c.geometry.max_tokens, policy);
   const bool rounds_rows =
       c.policy.merge != KVEVICT_MERGE_NONE || c.policy.rotate != 0;
