@@ -2,8 +2,8 @@
 //
 // This is the only file that asks which compiler reads it. NVRTC takes the
 // second half: inline PTX and intrinsics, sm_70 and later. A host compiler
-// includes device_host.h, which a program that runs kernels on a host provides
-// to give each word its meaning there.
+// that reads the kernels for tests includes device_host.h
+// (tests/rig/simt/host), which declares the words.
 //
 //   KV_KERNEL(name, Params, threads, min_blocks) { ... p.n_rows ... }
 //       begins an entry point; its argument is called p

@@ -69,80 +69,6 @@ void CheckRing(const Gpu& gpu, const Effort& effort, kvevict_dtype dtype,
                  "a decoded token is in the wrong slot");
 }
 
-// ---- The CPU beside it, at the small size ----
-
-// No score is close to a cut with this seed.
-constexpr uint64_t kClearSeed = 4;
-
-// Whether a layer keeps the same tokens if every score is off in the worse
-// direction by as much as GPU and CPU may differ.
-bool IsClear(Side* side, uint32_t layer,
-             const std::vector<int32_t>& protected_slots) {
-  constexpr float kRelativeError = 1e-4f;
-  const uint32_t n = side->Stored(layer);
-  std::vector<float> scores = side->Score(layer, n, nullptr, side->Logical());
-  const std::vector<int32_t> keep =
-      side->Select(layer, scores, n, protected_slots);
-  const size_t n_keep = keep.size() * n / scores.size();  // one list per head
-  for (float& score : scores) score *= 1 + kRelativeError;
-  for (size_t i = 0; i < keep.size(); ++i) {
-    float& score = scores[i / n_keep * n + keep[i]];
-    score *= (1 - kRelativeError) / (1 + kRelativeError);
-  }
-  return side->Select(layer, scores, n, protected_slots) == keep;
-}
-
-// Evicts on both sides, which then hold the same positions and bytes, even in
-// slots that have become free. Protects what is in these slots, which must be
-// the same in all layers and heads.
-void EvictBoth(const std::vector<int32_t>& protected_slots, Twin* twin,
-               Side* device, Side* host, Report* report) {
-  std::vector<int32_t> protect;
-  for (const int32_t slot : protected_slots) {
-    protect.push_back(host->Positions(0, 0)[slot]);
-  }
-  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-  options.protected_positions = protect.data();
-  options.protected_positions_len = protect.size();
-  for (uint32_t l = 0; l < twin->shape().n_layers; ++l) {
-    report->FailIf(!IsClear(host, l, protected_slots),
-                   "scores are too close to a cut; take another seed");
-  }
-  device->Evict(&options);
-  host->Evict(&options);
-  ExpectSamePositions(*device, *host, *twin, report);
-  for (uint32_t l = 0; l < twin->shape().n_layers; ++l) {
-    twin->Fetch(l);
-    report->Expect(twin->CompareWithHost(l, twin->max_tokens()));
-  }
-}
-
-// Evicts, decodes from positions in the device's memory, and evicts again by
-// queries of both times.
-void CheckAgainstCpu(const Gpu& gpu, kvevict_dtype dtype, Report* report) {
-  constexpr uint32_t kDecoded = 7;
-  const Shape shape = RingOf(false, dtype);
-  const uint32_t n_tokens = shape.n_tokens;
-  const uint32_t budget = BudgetOf(shape);
-  Twin twin(gpu, shape, kClearSeed);
-  Side device(&gpu, &twin, PolicyOf(false));
-  Side host(nullptr, &twin, PolicyOf(false));
-  PrefillRing(shape, &device);
-  PrefillRing(shape, &host);
-  EvictBoth({}, &twin, &device, &host, report);
-
-  host.Prefill(n_tokens, kDecoded, 1);
-  for (uint32_t i = 0; i < kDecoded; ++i) {
-    twin.Store(n_tokens + i, budget + i);
-    device.Decode(n_tokens + i);
-  }
-  ExpectLengths(gpu, device, twin, report);
-  // These tokens have left the window, which had kept them everywhere.
-  const auto oldest = static_cast<int32_t>(budget - host.obs_window());
-  EvictBoth({oldest, oldest + 2}, &twin, &device, &host, report);
-  ExpectLengths(gpu, device, twin, report);
-}
-
 }  // namespace
 
 void CheckPolicyNone(const Gpu& gpu, const Effort& effort, Report* report) {
@@ -167,10 +93,6 @@ void CheckAcceptance(const Gpu& gpu, const Effort& effort, Report* report) {
                 [&] { CheckRing(gpu, effort, KVEVICT_DTYPE_BF16, report); });
   report->Check("acceptance: f32 ring shrinks by 8",
                 [&] { CheckRing(gpu, effort, KVEVICT_DTYPE_F32, report); });
-  report->Check("acceptance: bf16 ring, as on the CPU",
-                [&] { CheckAgainstCpu(gpu, KVEVICT_DTYPE_BF16, report); });
-  report->Check("acceptance: f32 ring, as on the CPU",
-                [&] { CheckAgainstCpu(gpu, KVEVICT_DTYPE_F32, report); });
   CheckPolicyNone(gpu, effort, report);
 }
 

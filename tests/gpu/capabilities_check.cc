@@ -3,6 +3,7 @@
 #include "kvevict/experimental.h"
 #include "tests/gpu/checks.h"
 #include "tests/gpu/doors.h"
+#include "tests/gpu/twin.h"
 
 namespace kvevict::gpu {
 namespace {
@@ -20,9 +21,6 @@ struct AlignmentCase {
 
 constexpr uint32_t kKvHeads = 2;
 constexpr kvevict_dtype kOpaque = KVEVICT_DTYPE_OPAQUE;
-constexpr kvevict_dtype kF32 = KVEVICT_DTYPE_F32;
-constexpr kvevict_dtype kF16 = KVEVICT_DTYPE_F16;
-constexpr kvevict_dtype kBf16 = KVEVICT_DTYPE_BF16;
 constexpr kvevict_status kNo = KVEVICT_ERROR_UNSUPPORTED;
 
 // Each of these might be too odd for some kernel.

@@ -392,6 +392,33 @@ void CheckPreparedByUse(const Gpu& gpu, Report* report) {
       gpu, gpu.stream(), [&] { Check(e.Evict()); }, report);
 }
 
+// The first sums clear those of earlier tokens.
+void CheckFirstSums(const Gpu& gpu, Report* report) {
+  Evictable e(gpu, nullptr, "h2o:budget=20,recent=4");
+  kvevict_plane plane = kvevict_plane_head_major(e.scores.pointer<float>(),
+                                                 KVEVICT_DTYPE_F32, 100, 1);
+  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+  inputs.attention_sums = &plane;
+  inputs.n_sum_heads = 2;
+  const kvevict_observation shown = {sizeof(shown), 0, &inputs};
+  const auto observe = [&] {
+    return kvevict_sequence_observe(e.side.sequence(), &shown, 1, 1, 10,
+                                    gpu.stream());
+  };
+  Check(kvevict_sequence_append(e.side.sequence(), 10, gpu.stream()));
+  Capture(
+      gpu, gpu.stream(),
+      [&] {
+        ExpectFailure(observe(), KVEVICT_ERROR_UNSUPPORTED,
+                      {"attention_sums", "captured"}, report);
+      },
+      report);
+  Check(observe());
+  ExpectFailure(observe(), KVEVICT_ERROR_INVALID_ARGUMENT,
+                {"[10, 11)", "do not follow"}, report);
+  gpu.Synchronize();
+}
+
 void CheckHandlesMeanwhile(const Gpu& gpu, Report* report) {
   const uint64_t queued = mock::Pending();
   Capture(
@@ -434,6 +461,8 @@ void CheckCaptureUse(const Gpu& gpu, const Effort&, Report* report) {
   }
   report->Check("in a capture, what was used is prepared",
                 [&] { CheckPreparedByUse(gpu, report); });
+  report->Check("in a capture, the first sums are refused",
+                [&] { CheckFirstSums(gpu, report); });
   report->Check("in a capture, handles come and go",
                 [&] { CheckHandlesMeanwhile(gpu, report); });
 }

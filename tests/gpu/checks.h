@@ -28,22 +28,15 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckFits(const Gpu& gpu, const Effort& effort, Report* report);
 // Several runs give the same bytes.
 void CheckDeterminism(const Gpu& gpu, const Effort& effort, Report* report);
-// Random models, caches and policies, through whole lives of sequences.
+// Random models of every policy through lives of sequences: layers that differ, sums
+// that sequences add up, tables that lose entries, graphs that are captured once.
 void CheckRandom(const Gpu& gpu, const Effort& effort, Report* report);
-// Decoding by graphs that were captured once, across an eviction.
-void CheckGraphs(const Gpu& gpu, const Effort& effort, Report* report);
 // Many sequences in one call, and then each under another plan.
 void CheckBatches(const Gpu& gpu, const Effort& effort, Report* report);
 // Quantized rows, made, scored and attended to.
 void CheckCodes(const Gpu& gpu, const Effort& effort, Report* report);
 // Random lives of sequences in a paged cache.
 void CheckPaged(const Gpu& gpu, const Effort& effort, Report* report);
-// Evictions that leave rows where they are.
-void CheckTables(const Gpu& gpu, const Effort& effort, Report* report);
-// Attention that sequences add up, decoding by graphs.
-void CheckSums(const Gpu& gpu, const Effort& effort, Report* report);
-// Models whose layers differ in heads, sizes and dtypes, or have no full cache.
-void CheckLayers(const Gpu& gpu, const Effort& effort, Report* report);
 // One sequence on several streams.
 void CheckStreams(const Gpu& gpu, const Effort& effort, Report* report);
 // A plan can do what it says, for odd shapes and layouts too.
@@ -51,8 +44,7 @@ void CheckCapabilities(const Gpu& gpu, const Effort& effort, Report* report);
 // Statistics of queries that lie on the device.
 void CheckCalibration(const Gpu& gpu, const Effort& effort, Report* report);
 // The first user's prompt: token-major rings shrink by a factor of 8, decoding
-// goes on at the right slot and position, a small ring is evicted as on the CPU
-// to the last byte, and policy none changes nothing.
+// goes on at the right slot and position, and policy none changes nothing.
 void CheckAcceptance(const Gpu& gpu, const Effort& effort, Report* report);
 // The last part of CheckAcceptance().
 void CheckPolicyNone(const Gpu& gpu, const Effort& effort, Report* report);
@@ -70,15 +62,11 @@ inline constexpr Part kParts[] = {
     {"evictions", CheckEvictions},
     {"fits", CheckFits},
     {"determinism", CheckDeterminism},
-    {"graphs", CheckGraphs},
     {"acceptance", CheckAcceptance},
-    {"layers", CheckLayers},
     {"streams", CheckStreams},
-    {"sums", CheckSums},
     {"batches", CheckBatches},
     {"paged", CheckPaged},
     {"codes", CheckCodes},
-    {"tables", CheckTables},
     {"random", CheckRandom},
 };
 

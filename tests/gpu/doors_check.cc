@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <random>
+#include <string_view>
+#include <utility>
 
+#include "core/dtype.h"
 #include "tests/gpu/checks.h"
 #include "tests/gpu/doors.h"
 #include "tests/gpu/model.h"
@@ -51,141 +53,127 @@ void CheckLayer(Side* gpu, Side* cpu, Twin* twin, uint32_t layer,
   }
 }
 
+std::string_view NameOf(kvevict_dtype dtype) {
+  return InfoOf(static_cast<DType>(dtype)).name;
+}
+
+// B and W in a policy are the budget and the window.
 struct DoorsCase {
-  Shape shape;
-  std::string policy;
+  enum { kModel, kOf64, kOf80, kOf40, kOdd, kWide } heads;
+  kvevict_dtype q_dtype;
+  kvevict_dtype kv_dtype;
+  Layout layout;
+  const char* policy;
+  float most_bias = 0.0f;
 };
 
-std::vector<DoorsCase> DoorsCases(const Effort& effort) {
-  const uint32_t n = effort.full ? 16384 : 331;
-  const std::string budget = effort.full ? "2048" : "60";
-  const auto shape = [&](const char* name, uint32_t q_heads, uint32_t kv_heads,
-                         uint32_t dim, kvevict_dtype q, kvevict_dtype kv,
-                         Layout layout, float most_bias = 0.0f) {
-    return Shape{name, 1, q_heads, kv_heads, dim, n, q, kv, layout, most_bias};
-  };
-  const kvevict_dtype f32 = KVEVICT_DTYPE_F32;
-  const kvevict_dtype f16 = KVEVICT_DTYPE_F16;
-  const kvevict_dtype bf16 = KVEVICT_DTYPE_BF16;
-  const uint32_t wide = effort.full ? 128 : 32;
-  const uint32_t heads = effort.full ? 32 : 4;
-  const uint32_t kv_heads = effort.full ? 8 : 2;
-  const std::string window = effort.full ? "64" : "16";
-  return {
-      {shape("bf16, token-major", heads, kv_heads, wide, bf16, bf16,
-             Layout::kTokenMajor),
-       "snapkv:budget=" + budget + ",scope=layer,window=" + window},
-      // Chunks: more are kept than a GPU runs at a time.
-      {shape("bf16, token-major, few are lost", heads, kv_heads, wide, bf16,
-             bf16, Layout::kTokenMajor),
-       "snapkv:budget=0.9,scope=head,window=" + window},
-      {shape("bf16, head-major", heads, kv_heads, wide, bf16, bf16,
-             Layout::kHeadMajor),
-       "snapkv:budget=" + budget + ",scope=head,pool=max5,window=" + window},
-      {shape("f16, paged", heads, kv_heads, wide, f16, f16, Layout::kPaged),
-       "snapkv:budget=" + budget + ",scope=head,window=20"},
-      {shape("bf16, a ring that has wrapped", heads, kv_heads, wide, bf16, bf16,
-             Layout::kWrappedRing),
-       "snapkv:budget=" + budget + ",scope=layer,window=" + window},
-      {shape("f32, token-major", heads, kv_heads, wide, f32, f32,
-             Layout::kTokenMajor),
-       "snapkv:budget=" + budget + ",scope=layer,window=" + window},
-      {shape("f32 queries, bf16 keys, paged, head size 80", 6, 2, 80, f32, bf16,
-             Layout::kPaged),
-       "snapkv:budget=" + budget + ",scope=head,window=7,group=max"},
-      {shape("f16 queries, f32 keys, head-major", 8, 8, 40, f16, f32,
-             Layout::kHeadMajor),
-       "snapkv:budget=0.25,scope=layer,window=8,pool=none"},
-      // Biases of slots, by tensor cores and by plain multiply-adds, for few rows,
-      // in parts and in chunks.
-      {shape("bf16, paged, biases", heads, kv_heads, wide, bf16, bf16,
-             Layout::kPaged, 1.0f),
-       "snapkv:budget=" + budget + ",scope=head,window=" + window},
-      {shape("f32, head-major, biases", heads, kv_heads, wide, f32, f32,
-             Layout::kHeadMajor, 1.0f),
-       "snapkv:budget=" + budget + ",scope=layer,window=" + window},
-      {shape("bf16, token-major, biases", heads, kv_heads, 64, bf16, bf16,
-             Layout::kTokenMajor, 1.0f),
-       "tova:budget=" + budget},
-      {shape("bf16, a ring that has wrapped, biases", heads, kv_heads, wide,
-             bf16, bf16, Layout::kWrappedRing, 1.0f),
-       "h2o:budget=" + budget + ",rows=mean"},
-      {shape("bf16, paged, biases", heads, kv_heads, wide, bf16, bf16,
-             Layout::kPaged, 1.0f),
-       "non-causal:sink=5,recent=3,ends=out,weight=none,budget=" + budget},
-      // Few rows, whose keys are read once.
-      {shape("bf16, paged, head size 64", heads, kv_heads, 64, bf16, bf16,
-             Layout::kPaged),
-       "tova:budget=" + budget},
-      {shape("f32, token-major", heads, kv_heads, wide, f32, f32,
-             Layout::kTokenMajor),
-       "tova:scope=head,budget=" + budget},
-      {shape("f32 queries, f16 keys, a ring that has wrapped, head size 80", 6,
-             2, 80, f32, f16, Layout::kWrappedRing),
-       "snapkv:budget=" + budget + ",scope=head,group=max,window=2"},
-      {shape("f32, head-major", heads, kv_heads, wide, f32, f32,
-             Layout::kHeadMajor),
-       "snapkv:budget=" + budget + ",rows=max,row_weight=past,window=4"},
-      // Other layouts and dtypes of rows.
-      {shape("bf16, token-major", heads, kv_heads, wide, bf16, bf16,
-             Layout::kTokenMajor),
-       "snapkv:budget=" + budget +
-           ",rows=max,row_weight=past,window=" + window},
-      {shape("f16, paged", heads, kv_heads, wide, f16, f16, Layout::kPaged),
-       "snapkv:budget=" + budget +
-           ",window=8,group=max,order=reduce-logits,softmax=past"},
-      // Rows that are pooled by themselves.
-      {shape("bf16, token-major", heads, kv_heads, wide, bf16, bf16,
-             Layout::kTokenMajor),
-       "snapkv:budget=" + budget +
-           ",pool=avg5,edge=mass,rows=max,group=max,order=pool-rows,prior=mean,"
-           "window=" +
-           window},
-      {shape("f32, paged, head size 80", 6, 2, 80, f32, f32, Layout::kPaged),
-       "snapkv:budget=" + budget +
-           ",pool=max3,order=pool-rows,keep_window=no,window=7"},
-      // Sums made of all queries, in parts.
-      {shape("bf16, paged", heads, kv_heads, wide, bf16, bf16, Layout::kPaged),
-       "h2o:budget=" + budget + ",rows=mean"},
-      {shape("f32, head-major", 3, 1, 24, f32, f32, Layout::kHeadMajor),
-       "h2o:budget=" + budget + ",group=max"},
-      // Queries of a chunk come at once and in parts.
-      {shape("bf16, paged", heads, kv_heads, wide, bf16, bf16, Layout::kPaged),
-       "non-causal:sink=0,budget=" + budget + ",weight=none"},
-      {shape("f16, token-major", 4, 2, 144, f16, f16, Layout::kTokenMajor),
-       "non-causal:sink=0,budget=" + budget + ",weight=none"},
-      {shape("f32, head-major", 3, 1, 24, f32, f32, Layout::kHeadMajor),
-       "non-causal:sink=0,budget=" + budget +
-           ",group=max,block=40,weight=none"},
-      // Chunks begin behind the sinks; leverage of keys before RoPE.
-      {shape("bf16, paged", heads, kv_heads, wide, bf16, bf16, Layout::kPaged),
-       "non-causal:sink=5,recent=3,ends=out,standardize=yes,leverage=1,"
-       "leverage_scale=evicted,weight=none,budget=" +
-           budget},
-      {shape("f32, head-major", 3, 1, 24, f32, f32, Layout::kHeadMajor),
-       "non-causal:sink=9,recent=40,ends=out,group=max,block=40,weight=none,"
-       "budget=" +
-           budget},
-      {shape("f16, a ring that has wrapped", heads, kv_heads, wide, f16, f16,
-             Layout::kWrappedRing),
-       "leverage:sink=3,recent=2,budget=" + budget},
-      // Codes hold their scales or need none.
-      {shape("bf16 queries, fp8, paged", heads, kv_heads, wide, bf16,
-             KVEVICT_DTYPE_FP8_E4M3, Layout::kPaged),
-       "snapkv:budget=" + budget + ",scope=head,window=" + window},
-      {shape("f16 queries, q8_0, token-major", heads, kv_heads, wide, f16,
-             KVEVICT_DTYPE_Q8_0, Layout::kTokenMajor),
-       "snapkv:budget=" + budget + ",scope=layer,window=" + window},
-      {shape("fp8, head-major", heads, kv_heads, wide, bf16,
-             KVEVICT_DTYPE_FP8_E5M2, Layout::kHeadMajor),
-       "keydiff:budget=" + budget},
-      {shape("q4_0, a ring that has wrapped", heads, kv_heads, wide, bf16,
-             KVEVICT_DTYPE_Q4_0, Layout::kWrappedRing),
-       "knorm:budget=" + budget},
-      {shape("bf16, keys by blocks", heads, kv_heads, wide, bf16, bf16,
-             Layout::kPaged),
-       "keydiff:sink=0,budget=" + budget + ",block=16"},
-  };
+constexpr Layout kTokens = Layout::kTokenMajor;
+constexpr Layout kHeads = Layout::kHeadMajor;
+constexpr Layout kPages = Layout::kPaged;
+constexpr Layout kRing = Layout::kWrappedRing;
+
+constexpr DoorsCase kDoorsCases[] = {
+    {DoorsCase::kModel, kBf16, kBf16, kTokens,
+     "snapkv:budget=B,scope=layer,window=W"},
+    // Chunks: more are kept than a GPU runs at a time.
+    {DoorsCase::kModel, kBf16, kBf16, kTokens,
+     "snapkv:budget=0.9,scope=head,window=W"},
+    {DoorsCase::kModel, kBf16, kBf16, kHeads,
+     "snapkv:budget=B,scope=head,pool=max5,window=W"},
+    {DoorsCase::kModel, kF16, kF16, kPages,
+     "snapkv:budget=B,scope=head,window=20"},
+    {DoorsCase::kModel, kBf16, kBf16, kRing,
+     "snapkv:budget=B,scope=layer,window=W"},
+    {DoorsCase::kModel, kF32, kF32, kTokens,
+     "snapkv:budget=B,scope=layer,window=W"},
+    {DoorsCase::kOf80, kF32, kBf16, kPages,
+     "snapkv:budget=B,scope=head,window=7,group=max"},
+    {DoorsCase::kOf40, kF16, kF32, kHeads,
+     "snapkv:budget=0.25,scope=layer,window=8,pool=none"},
+    // Biases of slots, by tensor cores and by plain multiply-adds, for few rows,
+    // in parts and in chunks.
+    {DoorsCase::kModel, kBf16, kBf16, kPages,
+     "snapkv:budget=B,scope=head,window=W", 1.0f},
+    {DoorsCase::kModel, kF32, kF32, kHeads,
+     "snapkv:budget=B,scope=layer,window=W", 1.0f},
+    {DoorsCase::kOf64, kBf16, kBf16, kTokens, "tova:budget=B", 1.0f},
+    {DoorsCase::kModel, kBf16, kBf16, kRing, "h2o:budget=B,rows=mean", 1.0f},
+    {DoorsCase::kModel, kBf16, kBf16, kPages,
+     "non-causal:sink=5,recent=3,ends=out,weight=none,budget=B", 1.0f},
+    // Few rows, whose keys are read once.
+    {DoorsCase::kOf64, kBf16, kBf16, kPages, "tova:budget=B"},
+    {DoorsCase::kModel, kF32, kF32, kTokens, "tova:scope=head,budget=B"},
+    {DoorsCase::kOf80, kF32, kF16, kRing,
+     "snapkv:budget=B,scope=head,group=max,window=2"},
+    {DoorsCase::kModel, kF32, kF32, kHeads,
+     "snapkv:budget=B,rows=max,row_weight=past,window=4"},
+    // Other reductions of rows.
+    {DoorsCase::kModel, kBf16, kBf16, kTokens,
+     "snapkv:budget=B,rows=max,row_weight=past,window=W"},
+    {DoorsCase::kModel, kF16, kF16, kPages,
+     "snapkv:budget=B,window=8,group=max,order=reduce-logits,softmax=past"},
+    // Rows that are pooled by themselves.
+    {DoorsCase::kModel, kBf16, kBf16, kTokens,
+     "snapkv:budget=B,pool=avg5,edge=mass,rows=max,group=max,order=pool-rows,"
+     "prior=mean,window=W"},
+    {DoorsCase::kOf80, kF32, kF32, kPages,
+     "snapkv:budget=B,pool=max3,order=pool-rows,keep_window=no,window=7"},
+    // Sums made of all queries, in parts.
+    {DoorsCase::kModel, kBf16, kBf16, kPages, "h2o:budget=B,rows=mean"},
+    {DoorsCase::kOdd, kF32, kF32, kHeads, "h2o:budget=B,group=max"},
+    // Queries of a chunk come at once and in parts.
+    {DoorsCase::kModel, kBf16, kBf16, kPages,
+     "non-causal:sink=0,budget=B,weight=none"},
+    {DoorsCase::kWide, kF16, kF16, kTokens,
+     "non-causal:sink=0,budget=B,weight=none"},
+    {DoorsCase::kOdd, kF32, kF32, kHeads,
+     "non-causal:sink=0,budget=B,group=max,block=40,weight=none"},
+    // Chunks begin behind the sinks; leverage of keys before RoPE.
+    {DoorsCase::kModel, kBf16, kBf16, kPages,
+     "non-causal:sink=5,recent=3,ends=out,standardize=yes,leverage=1,"
+     "leverage_scale=evicted,weight=none,budget=B"},
+    {DoorsCase::kOdd, kF32, kF32, kHeads,
+     "non-causal:sink=9,recent=40,ends=out,group=max,block=40,weight=none,"
+     "budget=B"},
+    {DoorsCase::kModel, kF16, kF16, kRing, "leverage:sink=3,recent=2,budget=B"},
+    // Codes hold their scales or need none.
+    {DoorsCase::kModel, kBf16, KVEVICT_DTYPE_FP8_E4M3, kPages,
+     "snapkv:budget=B,scope=head,window=W"},
+    {DoorsCase::kModel, kF16, KVEVICT_DTYPE_Q8_0, kTokens,
+     "snapkv:budget=B,scope=layer,window=W"},
+    {DoorsCase::kModel, kBf16, KVEVICT_DTYPE_FP8_E5M2, kHeads,
+     "keydiff:budget=B"},
+    {DoorsCase::kModel, kBf16, KVEVICT_DTYPE_Q4_0, kRing, "knorm:budget=B"},
+    {DoorsCase::kModel, kBf16, kBf16, kPages,
+     "keydiff:sink=0,budget=B,block=16"},
+};
+
+Shape ShapeOf(const DoorsCase& c, const Effort& effort) {
+  constexpr uint32_t kSizes[][3] = {{4, 2, 32}, {4, 2, 64}, {6, 2, 80},
+                                    {8, 8, 40}, {3, 1, 24}, {4, 2, 144}};
+  uint32_t q_heads = kSizes[c.heads][0];
+  uint32_t kv_heads = kSizes[c.heads][1];
+  uint32_t dim = kSizes[c.heads][2];
+  if (effort.full && c.heads <= DoorsCase::kOf64) {
+    q_heads = 32;
+    kv_heads = 8;
+    if (c.heads == DoorsCase::kModel) dim = 128;
+  }
+  return {"",         1,          q_heads,
+          kv_heads,   dim,        effort.full ? 16384u : 331u,
+          c.q_dtype,  c.kv_dtype, c.layout,
+          c.most_bias};
+}
+
+std::string PolicyOf(const DoorsCase& c, const Effort& effort) {
+  std::string policy = c.policy;
+  for (const auto& [word, number] :
+       {std::pair("=B", effort.full ? "=2048" : "=60"),
+        std::pair("=W", effort.full ? "=64" : "=16")}) {
+    const size_t at = policy.find(word);
+    if (at != std::string::npos) policy.replace(at, 2, number);
+  }
+  return policy;
 }
 
 // Sums of a decoded token's attention, whose keys are read once, and of two.
@@ -256,49 +244,6 @@ void CheckRowLse(const Gpu& gpu, const Effort& effort, kvevict_dtype dtype,
   }
 }
 
-// The slots of n_lists lists get the rows that they list on both sides; all
-// others stay.
-void CheckReordered(Side* gpu, Side* cpu, Twin* twin,
-                    const std::vector<int32_t>& slots, uint32_t n_lists,
-                    Report* report) {
-  const uint32_t n_tokens = twin->shape().n_tokens;
-  twin->Restore();
-  gpu->Reorder(0, n_tokens, slots, n_lists);
-  cpu->Reorder(0, n_tokens, slots, n_lists);
-  twin->Fetch(0);
-  report->Expect(twin->CompareWithHost(0, n_tokens));
-  const auto n = static_cast<std::ptrdiff_t>(slots.size() / n_lists);
-  for (uint32_t h = 0; h < twin->shape().n_kv_heads; ++h) {
-    std::vector<int32_t> positions(n_tokens);
-    std::iota(positions.begin(), positions.end(), 0);
-    std::copy_n(slots.begin() + (n_lists == 1 ? 0 : h * n), n,
-                positions.begin());
-    report->Expect(twin->CompareWithPositions(0, h, positions));
-  }
-}
-
-// A ring that began in the middle begins at slot 0 again, whole and with every
-// third token. Then any slots follow, with repeats, per head.
-void CheckReorder(const Gpu& gpu, const Effort& effort, Layout layout,
-                  kvevict_dtype dtype, Report* report) {
-  const uint32_t n = effort.full ? 16384 : 331;
-  const Shape shape = {"",    1,     8,     effort.full ? 8u : 2u, 64, n,
-                       dtype, dtype, layout};
-  Twin twin(gpu, shape, effort.seed);
-  Side device(&gpu, &twin, "streaming-llm:budget=60");
-  Side host(nullptr, &twin, "streaming-llm:budget=60");
-  std::vector<int32_t> ring(n), thinned;
-  std::iota(ring.begin(), ring.end(), 0);
-  std::rotate(ring.begin(), ring.begin() + n / 3, ring.end());
-  CheckReordered(&device, &host, &twin, ring, 1, report);
-  for (uint32_t i = 0; i < n; i += 3) thinned.push_back(ring[i]);
-  CheckReordered(&device, &host, &twin, thinned, 1, report);
-  std::mt19937 random(static_cast<uint32_t>(effort.seed));
-  std::vector<int32_t> any(shape.n_kv_heads * (n - 20));
-  for (int32_t& slot : any) slot = static_cast<int32_t>(random() % n);
-  CheckReordered(&device, &host, &twin, any, shape.n_kv_heads, report);
-}
-
 // Offsets are one list or one per head. One slot in three stays where it is.
 void CheckRotate(const Gpu& gpu, const Effort& effort, Layout layout,
                  kvevict_dtype dtype, Report* report) {
@@ -326,12 +271,20 @@ void CheckRotate(const Gpu& gpu, const Effort& effort, Layout layout,
 }  // namespace
 
 void CheckDoors(const Gpu& gpu, const Effort& effort, Report* report) {
-  for (const DoorsCase& c : DoorsCases(effort)) {
-    report->Check("doors: " + c.shape.name + ", " + c.policy, [&] {
-      Twin twin(gpu, c.shape, effort.seed);
-      Side device(&gpu, &twin, c.policy);
-      Side host(nullptr, &twin, c.policy);
-      CheckLayer(&device, &host, &twin, 0, c.shape.n_tokens, report);
+  for (const DoorsCase& c : kDoorsCases) {
+    const Shape shape = ShapeOf(c, effort);
+    const std::string policy = PolicyOf(c, effort);
+    constexpr const char* kLayouts[] = {"token-major", "head-major", "paged",
+                                        "a ring that has wrapped"};
+    const std::string name =
+        fmt::format("doors: {} queries, {}, {}{}, {}", NameOf(c.q_dtype),
+                    NameOf(c.kv_dtype), kLayouts[static_cast<int>(c.layout)],
+                    c.most_bias > 0.0f ? ", biases" : "", policy);
+    report->Check(name, [&] {
+      Twin twin(gpu, shape, effort.seed);
+      Side device(&gpu, &twin, policy);
+      Side host(nullptr, &twin, policy);
+      CheckLayer(&device, &host, &twin, 0, shape.n_tokens, report);
     });
   }
   report->Check("doors: attention of a step, bf16, paged", [&] {
@@ -344,15 +297,6 @@ void CheckDoors(const Gpu& gpu, const Effort& effort, Report* report) {
                 [&] { CheckRowLse(gpu, effort, KVEVICT_DTYPE_BF16, report); });
   report->Check("doors: log-sum-exps given, f32",
                 [&] { CheckRowLse(gpu, effort, KVEVICT_DTYPE_F32, report); });
-  report->Check("doors: reorder, bf16, token-major", [&] {
-    CheckReorder(gpu, effort, Layout::kTokenMajor, KVEVICT_DTYPE_BF16, report);
-  });
-  report->Check("doors: reorder, f32, head-major", [&] {
-    CheckReorder(gpu, effort, Layout::kHeadMajor, KVEVICT_DTYPE_F32, report);
-  });
-  report->Check("doors: reorder, f16, paged", [&] {
-    CheckReorder(gpu, effort, Layout::kPaged, KVEVICT_DTYPE_F16, report);
-  });
   report->Check("doors: rotate, bf16, token-major", [&] {
     CheckRotate(gpu, effort, Layout::kTokenMajor, KVEVICT_DTYPE_BF16, report);
   });

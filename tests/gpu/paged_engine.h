@@ -10,6 +10,7 @@
 
 #include "kvevict/batch.h"
 #include "kvevict/edit.h"
+#include "kvevict/experimental.h"
 #include "kvevict/paged.h"
 #include "tests/gpu/gpu.h"
 

@@ -80,8 +80,8 @@ Geometry DrawGeometry(Random* random, Much much) {
                 {}};
   const bool many_layers = much == Much::kLayers;
   if (many_layers) {  // more than go in a launch
-    g.n_layers = random->In(60, 170);
-    g.max_tokens = random->In(20, 40);
+    g.n_layers = random->In(100, 130);
+    g.max_tokens = random->In(20, 26);
   } else if (much != Much::kNothing) {  // more positions than go in a launch
     g.n_layers = 1;
     // One block cannot select from so many.
@@ -372,6 +372,12 @@ void DrawCodes(Random* random, Geometry* geometry) {
 ModelCase RandomCase(Random* random, const std::string& policy, Much much,
                      bool by_table) {
   ModelCase c = {DrawGeometry(random, much), {}};
+  if (much == Much::kSelection) {  // pairs of so many tokens take too long
+    c.policy =
+        ParsePolicy(policy + ":budget=50,sink=4,scope=head,split=geometric");
+    c.observes = false;
+    return c;
+  }
   c.policy = DrawPolicy(random, c.geometry.max_tokens, policy);
   const bool rounds_rows =
       c.policy.merge != KVEVICT_MERGE_NONE || c.policy.rotate != 0;

@@ -256,11 +256,15 @@ struct Lived {
 // Ends without a step if both sides refuse the policy as it was drawn.
 Lived Live(const Gpu& gpu, const LifeCase& c, Report* report) {
   Random random(c.seed);
-  RandomModel model(gpu, &random,
-                    RandomCase(&random, c.policy, c.much, c.by_table));
+  const ModelCase drawn = RandomCase(&random, c.policy, c.much, c.by_table);
   Lived lived;
+  // Little or nothing would go.
+  if (drawn.policy.budget > 0.8 * drawn.geometry.max_tokens) return lived;
+  RandomModel model(gpu, &random, drawn);
   if (!model.MakePlans()) return lived;
-  const uint32_t n_steps = c.much == Much::kNothing ? 10 : 5;
+  const uint32_t n_steps = c.much == Much::kNothing  ? 8
+                           : c.much == Much::kLayers ? 2
+                                                     : 4;
   for (; lived.n_steps < n_steps; ++lived.n_steps) {
     // The largest models do what they are there for.
     switch (c.much != Much::kNothing ? 4 : random.In(0, 9)) {
@@ -334,7 +338,7 @@ void CheckRandom(const Gpu& gpu, const Effort& effort, Report* report) {
         fmt::format("random life, {}, seed {}", c.policy, c.seed), [&] {
           LifeCase next = c;
           Lived lived = Live(gpu, next, report);
-          for (int again = 0; again < 30 && lived.n_evictions == 0; ++again) {
+          for (int again = 0; again < 100 && lived.n_evictions == 0; ++again) {
             next.seed += 1000000;
             lived = Live(gpu, next, report);
           }

@@ -47,10 +47,12 @@ struct QueryRows {
   kvevict_plane device;
 };
 
+// Query rows [n_rows, n_q_heads, k_head_dim] without gaps.
+RandomPlane PackedPlane(const kvevict_layer_geometry& g, uint32_t n_rows);
+
 class RandomModel {
  public:
   RandomModel(const Gpu& gpu, Random* random, const ModelCase& model);
-  ~RandomModel();
 
   // False if both sides refuse the policy. Throws if only one does.
   bool MakePlans();
@@ -161,7 +163,7 @@ class RandomModel {
   bool ObserveSums(uint32_t first, uint32_t n);
   struct SumRows;
   struct Step;
-  std::unique_ptr<Step> CaptureStep();
+  std::shared_ptr<Step> CaptureStep();
   void MoveTo(cuda::CUstream stream);
   void AddTokens(uint32_t n);  // rows of caches, queries
   void Observe(uint32_t layer, uint32_t first, uint32_t n, bool next);
@@ -185,7 +187,7 @@ class RandomModel {
   PlanHandle twin_plan_;
   SequenceHandle sequence_;
   SequenceHandle twin_;
-  std::unique_ptr<Step> step_;
+  std::shared_ptr<Step> step_;
   std::vector<std::unique_ptr<RandomLayer>> caches_;
   // [layer][position]: packed rows of all heads.
   std::vector<std::vector<std::vector<uint8_t>>> queries_;

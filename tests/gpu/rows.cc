@@ -199,6 +199,28 @@ uint32_t Scale::Tokens(uint32_t n) const {
   return n <= 2048 ? 80 : n <= 2176 ? 96 : n <= 4096 ? 112 : 176;
 }
 
+std::shared_ptr<kvevict_plan> PlanOf(const Bed& bed, const CacheShape& shape,
+                                     kvevict_dtype q_dtype,
+                                     const std::string& policy,
+                                     const std::vector<float>& frequencies) {
+  const Model& m = shape.model;
+  kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
+  layer.n_q_heads = m.n_q_heads;
+  layer.n_kv_heads = m.n_kv_heads;
+  layer.k_head_dim = m.head_dim;
+  layer.v_head_dim = shape.has_values ? m.head_dim : 0;
+  layer.q_dtype = q_dtype;
+  layer.k_dtype = layer.v_dtype = shape.format.dtype;
+  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+  geometry.n_layers = m.n_layers;
+  geometry.max_tokens = shape.n_tokens;
+  geometry.layers = &layer;
+  geometry.layers_len = 1;
+  geometry.rope_inv_freq = frequencies.empty() ? nullptr : frequencies.data();
+  geometry.rope_inv_freq_len = frequencies.size();
+  return bed.library.Plan(bed.context.get(), geometry, policy);
+}
+
 std::vector<Row> AllRows(const Scale& scale) {
   std::vector<Row> rows;
   for (const auto& make : {MachineRows, ScoreRows, EvictionRows,

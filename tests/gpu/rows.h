@@ -23,6 +23,11 @@ struct Bed {
   uint64_t seed;
 };
 
+// A plan for caches of a shape, with frequencies of RoPE if there are any.
+std::shared_ptr<kvevict_plan> PlanOf(
+    const Bed& bed, const CacheShape& shape, kvevict_dtype q_dtype,
+    const std::string& policy, const std::vector<float>& frequencies = {});
+
 // A row's work, with all that it needs.
 struct Work {
   std::function<void()> run;

@@ -27,20 +27,10 @@ struct EvictionsState {
   std::unique_ptr<Buffer> undo;
 };
 
-std::shared_ptr<kvevict_plan> EvictionsPlanOf(const Bed& bed, const Model& m,
-                                              uint32_t max_tokens,
-                                              const std::string& policy) {
-  kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
-  layer.n_q_heads = m.n_q_heads;
-  layer.n_kv_heads = m.n_kv_heads;
-  layer.k_head_dim = layer.v_head_dim = m.head_dim;
-  layer.q_dtype = layer.k_dtype = layer.v_dtype = KVEVICT_DTYPE_BF16;
-  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-  geometry.n_layers = m.n_layers;
-  geometry.max_tokens = max_tokens;
-  geometry.layers = &layer;
-  geometry.layers_len = 1;
-  const auto plan = bed.library.Plan(bed.context.get(), geometry, policy);
+std::shared_ptr<kvevict_plan> PreparedPlanOf(const Bed& bed,
+                                             const CacheShape& shape,
+                                             const std::string& policy) {
+  const auto plan = PlanOf(bed, shape, KVEVICT_DTYPE_BF16, policy);
   bed.library.Check(bed.library.context_prepare(bed.context.get(), plan.get()));
   return plan;
 }
@@ -78,7 +68,7 @@ Work MakeEviction(const Bed& bed, const Evicting& e) {
       EvictionsState{Cache(bed.gpu, e.cache, bed.seed),
                      Queries(bed.gpu, m, 1, kEvictionsWindow,
                              KVEVICT_DTYPE_BF16, bed.seed + 1),
-                     EvictionsPlanOf(bed, m, e.cache.n_tokens, e.policy),
+                     PreparedPlanOf(bed, e.cache, e.policy),
                      {},
                      std::vector<kvevict_signal_inputs>(
                          m.n_layers, KVEVICT_SIGNAL_INPUTS_INIT),
@@ -165,7 +155,7 @@ Work MakeObservation(const Bed& bed, const Observing& o) {
   const auto state = std::make_shared<Observed>(Observed{
       Queries(bed.gpu, m, 1, 1, KVEVICT_DTYPE_BF16, bed.seed),
       Buffer(bed.gpu, sizeof(float) * m.n_q_heads * n),
-      EvictionsPlanOf(bed, m, n, policy), nullptr,
+      PreparedPlanOf(bed, {m, 1, n}, policy), nullptr,
       std::vector<kvevict_plane>(m.n_layers),
       std::vector<kvevict_signal_inputs>(m.n_layers,
                                          KVEVICT_SIGNAL_INPUTS_INIT),

@@ -80,20 +80,8 @@ Work MakeRotation(const Bed& bed, const CacheShape& shape) {
     frequencies[i] = std::pow(
         1e6f, -2.0f * static_cast<float>(i) / static_cast<float>(m.head_dim));
   }
-  kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
-  layer.n_q_heads = m.n_q_heads;
-  layer.n_kv_heads = m.n_kv_heads;
-  layer.k_head_dim = layer.v_head_dim = m.head_dim;
-  layer.q_dtype = layer.k_dtype = layer.v_dtype = shape.format.dtype;
-  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-  geometry.n_layers = m.n_layers;
-  geometry.max_tokens = shape.n_tokens;
-  geometry.layers = &layer;
-  geometry.layers_len = 1;
-  geometry.rope_inv_freq = frequencies.data();
-  geometry.rope_inv_freq_len = frequencies.size();
-  const auto plan =
-      bed.library.Plan(bed.context.get(), geometry, "streaming-llm:budget=8");
+  const auto plan = PlanOf(bed, shape, shape.format.dtype,
+                           "streaming-llm:budget=8", frequencies);
   const auto cache = std::make_shared<Cache>(bed.gpu, shape, bed.seed);
   const auto offsets =
       std::make_shared<Buffer>(bed.gpu, sizeof(int32_t) * shape.n_tokens);

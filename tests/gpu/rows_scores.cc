@@ -25,27 +25,11 @@ struct ScoresState {
   std::vector<kvevict_score_job> jobs;
 };
 
-std::shared_ptr<kvevict_plan> ScoresPlanOf(const Bed& bed, const Scoring& s) {
-  const Model& m = s.cache.model;
-  kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
-  layer.n_q_heads = m.n_q_heads;
-  layer.n_kv_heads = m.n_kv_heads;
-  layer.k_head_dim = m.head_dim;
-  layer.v_head_dim = s.cache.has_values ? m.head_dim : 0;
-  layer.q_dtype = s.q_dtype;
-  layer.k_dtype = layer.v_dtype = s.cache.format.dtype;
-  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-  geometry.n_layers = m.n_layers;
-  geometry.max_tokens = s.cache.n_tokens;
-  geometry.layers = &layer;
-  geometry.layers_len = 1;
-  return bed.library.Plan(bed.context.get(), geometry, s.policy);
-}
-
 Work MakeScoring(const Bed& bed, const Scoring& s) {
   const Model& m = s.cache.model;
   const uint64_t n_scores = uint64_t{m.n_kv_heads} * s.cache.n_tokens;
-  const std::shared_ptr<kvevict_plan> plan = ScoresPlanOf(bed, s);
+  const std::shared_ptr<kvevict_plan> plan =
+      PlanOf(bed, s.cache, s.q_dtype, s.policy);
   const auto state = std::make_shared<ScoresState>(ScoresState{
       Cache(bed.gpu, s.cache, bed.seed),
       Queries(bed.gpu, m, 1, kScoresWindow, s.q_dtype, bed.seed + 1),

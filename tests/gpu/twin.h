@@ -11,6 +11,10 @@
 
 namespace kvevict::gpu {
 
+inline constexpr kvevict_dtype kF32 = KVEVICT_DTYPE_F32;
+inline constexpr kvevict_dtype kF16 = KVEVICT_DTYPE_F16;
+inline constexpr kvevict_dtype kBf16 = KVEVICT_DTYPE_BF16;
+
 // A wrapped ring is a pool of single rows with an index list.
 enum class Layout { kTokenMajor, kHeadMajor, kPaged, kWrappedRing };
 
