@@ -67,6 +67,17 @@ void CheckRing(const Gpu& gpu, const Effort& effort, kvevict_dtype dtype,
                                           &slot));
   report->FailIf(slot != static_cast<int32_t>(budget + 2),
                  "a decoded token is in the wrong slot");
+
+  // What had been kept first goes, but for one token that is protected.
+  side.Prefill(n_tokens + 3, side.obs_window(), 1);
+  const int32_t kept = side.Positions(0, 0)[budget - 1];
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  options.protected_positions = &kept;
+  options.protected_positions_len = 1;
+  report->FailIf(side.Evict(&options).evicted == 0, "nothing was evicted");
+  ExpectLengths(gpu, side, twin, report);
+  Check(kvevict_sequence_slot_of_position(side.sequence(), 0, 0, kept, &slot));
+  report->FailIf(slot < 0, "a protected token went");
 }
 
 }  // namespace
