@@ -10,7 +10,6 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include "core/kernels/exp2-inl.h"
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -103,97 +102,6 @@ void RowDot(const Workload& w, const RowSource& queries, const RowSource& keys,
   }
 }
 
-// The distance at which rows are prefetched: they lie apart, so the hardware does not
-// guess.
-constexpr uint32_t kRowsAhead = 8;
-
-void FetchRow(const float* row, uint32_t dim) {
-  for (uint32_t i = 0; i < dim; i += 16) hwy::Prefetch(row + i);
-}
-
-// logits[g * stride] = q[g] . k for four query heads.
-void DotFour(const float* q, const float* k, uint32_t dim, float factor,
-             size_t stride, float* logits) {
-  const D d;
-  auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
-  for (uint32_t i = 0; i < dim; i += hn::Lanes(d)) {
-    const auto key = hn::LoadU(d, k + i);
-    s0 = hn::MulAdd(key, hn::LoadU(d, q + i), s0);
-    s1 = hn::MulAdd(key, hn::LoadU(d, q + dim + i), s1);
-    s2 = hn::MulAdd(key, hn::LoadU(d, q + 2 * dim + i), s2);
-    s3 = hn::MulAdd(key, hn::LoadU(d, q + 3 * dim + i), s3);
-  }
-  logits[0] = factor * hn::ReduceSum(d, s0);
-  logits[stride] = factor * hn::ReduceSum(d, s1);
-  logits[2 * stride] = factor * hn::ReduceSum(d, s2);
-  logits[3 * stride] = factor * hn::ReduceSum(d, s3);
-}
-
-// Adds weighed rows to a line of the sums of four query heads.
-void WeighFour(const float* v, size_t row_stride, const float* weights,
-               size_t stride, uint32_t n, uint32_t dim, float* sums) {
-  const D d;
-  const size_t lanes = hn::Lanes(d);
-  auto a0 = hn::LoadU(d, sums), a1 = hn::LoadU(d, sums + dim);
-  auto a2 = hn::LoadU(d, sums + 2 * dim), a3 = hn::LoadU(d, sums + 3 * dim);
-  auto b0 = hn::LoadU(d, sums + lanes), b1 = hn::LoadU(d, sums + dim + lanes);
-  auto b2 = hn::LoadU(d, sums + 2 * dim + lanes);
-  auto b3 = hn::LoadU(d, sums + 3 * dim + lanes);
-  for (uint32_t j = 0; j < n; ++j) {
-    const auto low = hn::LoadU(d, v + j * row_stride);
-    const auto high = hn::LoadU(d, v + j * row_stride + lanes);
-    const auto w0 = hn::Set(d, weights[j]);
-    const auto w1 = hn::Set(d, weights[j + stride]);
-    const auto w2 = hn::Set(d, weights[j + 2 * stride]);
-    const auto w3 = hn::Set(d, weights[j + 3 * stride]);
-    a0 = hn::MulAdd(w0, low, a0), b0 = hn::MulAdd(w0, high, b0);
-    a1 = hn::MulAdd(w1, low, a1), b1 = hn::MulAdd(w1, high, b1);
-    a2 = hn::MulAdd(w2, low, a2), b2 = hn::MulAdd(w2, high, b2);
-    a3 = hn::MulAdd(w3, low, a3), b3 = hn::MulAdd(w3, high, b3);
-  }
-  hn::StoreU(a0, d, sums), hn::StoreU(b0, d, sums + lanes);
-  hn::StoreU(a1, d, sums + dim), hn::StoreU(b1, d, sums + dim + lanes);
-  hn::StoreU(a2, d, sums + 2 * dim), hn::StoreU(b2, d, sums + 2 * dim + lanes);
-  hn::StoreU(a3, d, sums + 3 * dim), hn::StoreU(b3, d, sums + 3 * dim + lanes);
-}
-
-// The four query heads of a KV head; logits and weights [4, n_tokens + 8].
-void AttendHead(const DecodeStep& s, uint32_t head, float* logits,
-                float* weights, float* out) {
-  constexpr uint32_t kBlock = 32;  // rows that stay in the first-level cache
-  const uint32_t dim = s.head_dim;
-  const size_t row = size_t{s.n_kv_heads} * dim;
-  const float* const keys = s.keys + size_t{head} * dim;
-  const float* const values = s.values + size_t{head} * dim;
-  const float* const queries = s.queries + size_t{head} * 4 * dim;
-  float* const sums = out + size_t{head} * 4 * dim;
-  const size_t padded = s.n_tokens + 8;
-  const float factor = static_cast<float>(1.4426950408889634 /
-                                          std::sqrt(static_cast<double>(dim)));
-  for (uint32_t j = 0; j < s.n_tokens; ++j) {
-    if (j + kRowsAhead < s.n_tokens) {
-      FetchRow(keys + (j + kRowsAhead) * row, dim);
-    }
-    DotFour(queries, keys + j * row, dim, factor, padded, logits + j);
-  }
-  std::fill_n(weights, 4 * padded, 0.0f);
-  for (uint32_t g = 0; g < 4; ++g) {
-    AddSoftmax(logits + g * padded, s.n_tokens, weights + g * padded);
-  }
-  std::fill_n(sums, 4 * dim, 0.0f);
-  for (uint32_t j = 0; j < s.n_tokens; j += kBlock) {
-    const uint32_t n = std::min(kBlock, s.n_tokens - j);
-    for (uint32_t next = j + kBlock;
-         next < std::min(s.n_tokens, j + 2 * kBlock); ++next) {
-      FetchRow(values + next * row, dim);
-    }
-    for (uint32_t i = 0; i < dim; i += 2 * hn::Lanes(D())) {
-      WeighFour(values + j * row + i, row, weights + j, padded, n, dim,
-                sums + i);
-    }
-  }
-}
-
 }  // namespace kvevict::bench::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -202,7 +110,6 @@ namespace kvevict::bench {
 namespace {
 
 HWY_EXPORT(RowDot);
-HWY_EXPORT(AttendHead);
 
 // Indices by descending score, ties to the lower one.
 struct HigherFirst {
@@ -233,14 +140,6 @@ void RowDotAttention(const AttentionData& data, KeyLayout layout,
   HWY_DYNAMIC_DISPATCH(RowDot)
   (w, data.Queries(q_head), data.Keys(layout, q_head / w.group()),
    logits.data(), weights.data(), out);
-}
-
-void Attend(const DecodeStep& step, float* scratch, float* out) {
-  const size_t padded = size_t{step.n_tokens} + 8;
-  for (uint32_t head = 0; head < step.n_kv_heads; ++head) {
-    HWY_DYNAMIC_DISPATCH(AttendHead)
-    (step, head, scratch, scratch + 4 * padded, out);
-  }
 }
 
 void NthElementSelect(const float* scores, uint32_t n, uint32_t k,
