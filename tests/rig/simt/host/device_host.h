@@ -69,8 +69,9 @@ uint32_t FromFloat(float v);
 
 template <class T>
 T LoadGlobal(uint64_t address);
+// With a body, since kernels also store enumerators of types without a name.
 template <class T>
-void StoreGlobal(uint64_t address, T v);
+void StoreGlobal(uint64_t, T) {}
 void CopyAsync16(void* shared, uint64_t address, bool valid);
 void CopyAsyncCommit();
 template <int kGroups>
