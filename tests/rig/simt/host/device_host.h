@@ -41,13 +41,13 @@ uint32_t Afresh(uint32_t v);
 
 float Exp2(float v);
 float Log2(float v);
-float Fma(float a, float b, float c);
 float Multiply(float a, float b);
 float SquareRoot(float v);
 double Fma(double a, double b, double c);
 double SquareRoot(double v);
 
-// Tests read results by it.
+// Tests use these.
+inline float Fma(float a, float b, float c) { return std::fma(a, b, c); }
 template <int kDType>
 float ToFloat(uint32_t bits) {
   if constexpr (kDType == kF32) return std::bit_cast<float>(bits);
