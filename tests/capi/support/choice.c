@@ -26,11 +26,14 @@ void test_give(test_given* given, uint32_t n_layers,
 void test_draw_given(test_random* random, test_given* given) {
   const bool ties = test_random_coin(random);
   const float level = (float)test_random_unit(random);
+  /* Often one head wants more than it has, and then another. */
+  const size_t high = test_random_below(random, 2 * kHeads);
   float* scores = given->scores[0][0];
   float* weights = given->weights[0][0];
   for (size_t i = 0; i < sizeof given->scores / sizeof *scores; ++i) {
     scores[i] = ties ? (float)((int)test_random_below(random, 60) - 30) / 4.0f
                      : level * test_random_normal(random);
+    if (i / kTokens % kHeads == high) scores[i] += 12;
     weights[i] = test_random_normal(random);
     const uint32_t odd = test_random_below(random, 80);
     if (odd < 2) scores[i] = odd == 0 ? NAN : INFINITY;
