@@ -18,9 +18,10 @@ import (
 // kernels on the CPU. Device memory is then the process's own.
 func cudaOptions(t *testing.T) *ContextOptions {
 	o := ContextOptions{
-		Device:       DeviceCUDA,
-		LibCUDAPath:  os.Getenv("KVEVICT_TEST_LIBCUDA"),
-		LibNVRTCPath: os.Getenv("KVEVICT_TEST_LIBNVRTC"),
+		Device:         DeviceCUDA,
+		LibCUDAPath:    os.Getenv("KVEVICT_TEST_LIBCUDA"),
+		LibNVRTCPath:   os.Getenv("KVEVICT_TEST_LIBNVRTC"),
+		KernelCacheDir: os.Getenv("KVEVICT_TEST_KERNELS"),
 	}
 	if o.LibCUDAPath == "" || o.LibNVRTCPath == "" {
 		t.Skip("skipped: KVEVICT_TEST_LIBCUDA and KVEVICT_TEST_LIBNVRTC are not set")

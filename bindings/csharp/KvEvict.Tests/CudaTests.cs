@@ -236,6 +236,7 @@ public sealed class CudaTests : IDisposable
     private static KvContextOptions Cuda => new()
     {
         Device = KvDevice.Cuda, LibcudaPath = CudaFactAttribute.Libcuda, LibnvrtcPath = CudaFactAttribute.Libnvrtc,
+        KernelCacheDirectory = Environment.GetEnvironmentVariable("KVEVICT_TEST_KERNELS"),
     };
 
     private static void Refuses(string parameter, Action call) =>
