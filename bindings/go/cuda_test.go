@@ -338,6 +338,8 @@ func TestCUDACallsQueueOnTheirStream(t *testing.T) {
 	state := func() string {
 		return fmt.Sprint(**(**[2]uint32)(unsafe.Pointer(&memory.Lengths)), *lent, k, scores, slots)
 	}
+	runtime.LockOSThread() // the thread that begins a capture ends it
+	defer runtime.UnlockOSThread()
 	for _, queue := range []struct {
 		name string
 		call func() error
