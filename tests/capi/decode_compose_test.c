@@ -1,17 +1,15 @@
-/* One policy evicts the prompt and another one decodes: forks under another plan
- * against the oracle's choice at every step. */
+/* One policy evicts the prompt and another one decodes: what goes along to a fork under
+ * another plan. sequence_life_test.c has random ones. */
 #include <stdio.h>
 
 #include "kvevict/batch.h"
 #include "kvevict/experimental.h"
-#include "tests/capi/support/choice.h"
-#include "tests/capi/support/copies.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/policies.h"
 
-enum { kLayers = 3, kHeads = 2, kSlots = 120, kPrompt = 90, kSteps = 60 };
+enum { kLayers = 3, kHeads = 2, kSlots = 120, kPrompt = 90 };
 
 static test_model* Model(const char* policy) {
   test_model_spec spec = test_small_model(policy);
@@ -58,83 +56,31 @@ static void ExpectSame(const tokens* a, const tokens* b, const char* what) {
   }
 }
 
-/* ---- What every step should leave ---- */
+/* ---- Lists ---- */
 
-/* The engine hands over the sums of all slots. */
-static void GiveSums(test_given* given, kvevict_evict_options* options,
-                     test_random* random) {
-  test_give(given, kLayers, options);
-  for (uint32_t l = 0; l < kLayers; ++l) {
-    kvevict_signal_inputs* const in = &given->inputs.inputs[l];
-    for (uint32_t i = 0; i < kHeads * TEST_CHOICE_TOKENS; ++i) {
-      given->scores[l][i / TEST_CHOICE_TOKENS][i % TEST_CHOICE_TOKENS] =
-          (float)test_random_below(random, 1 << 20);
-    }
-    in->attention_sums = in->scores;
-    in->scores = NULL;
-    in->n_sum_heads = kHeads;
-  }
-}
-
-static void Decode(test_model* m, const char* what) {
-  static test_given given;
-  static test_choice choice;
-  test_random random = {5};
-  /* Rows of another window are not copied. */
-  test_model_observe(m, m->n_seen - 8, 8);
-  for (uint32_t step = 0; step < kSteps; ++step) {
-    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-    test_model_step(m, 1);
-    if (m->policy.kind == ORACLE_H2O) GiveSums(&given, &options, &random);
-    test_choose(m, &options, &given, NULL, &choice);
-    EXPECT_OK(test_model_evict(m, &options, NULL));
-    test_expect_chosen(m, &given, &choice, what);
-  }
-  test_model_check(m, what);
-}
-
-/* ---- Every scope, and every other ---- */
-
-static const char* const kScopes[] = {"head", "layer", "model"};
-static const char* const kDecoding[] = {
-    "streaming-llm:budget=36,sink=4",
-    "tova:budget=30,sink=0,window=1,pool=none,scope=",
-    "h2o:budget=32,sink=0,recent=6,pool=none,rows=sum,scope=",
-    "r-kv:budget=34,sink=2,window=4,redundancy=0,scope=",
-    "knorm:budget=33,sink=1,recent=5,scope="};
-
-Test(decode_compose, tokens_go_on_under_another_policy) {
-  for (int from = 0; from < 3; ++from) {
-    for (int kind = 0; kind < 5; ++kind) {
-      for (int to = 0; to < (kind == 0 ? 1 : 3); ++to) {
-        char prompt[100], decode[100], what[220];
-        snprintf(prompt, sizeof prompt,
-                 "snapkv:budget=40,sink=2,window=8,pool=max3,scope=%s",
-                 kScopes[from]);
-        snprintf(decode, sizeof decode, "%s%s", kDecoding[kind],
-                 kind == 0 ? "" : kScopes[to]);
-        snprintf(what, sizeof what, "%s, then %s", prompt, decode);
-        test_model* m = Prompt(prompt);
-        tokens before, after;
-        Read(m, &before);
-        /* A head that chose its own tokens cannot share a list any more. */
-        const int wanted = kind == 0 ? 1 : to;
-        if (from < wanted) {
-          EXPECT_INVALID(test_model_go_on(m, decode, NULL, NULL),
-                         from == 0 ? "layer 0: KV heads 0 and 1 hold different"
-                                   : "positions of layer 1 are not layer 0's",
-                         kind == 0   ? "head_budgets would work"
-                         : from == 0 ? "scope head would work"
-                                     : "scope layer would work");
-        } else {
-          EXPECT_OK(test_model_go_on(m, decode, NULL, NULL));
-        }
-        Read(m, &after);
-        ExpectSame(&before, &after, what);
-        if (from >= wanted) Decode(m, what);
-        test_model_destroy(m);
-      }
-    }
+/* A head that chose its own tokens cannot share a list any more. */
+Test(decode_compose, lists_that_differ_are_refused) {
+  static const struct {
+    const char *prompt, *decode, *why, *how;
+  } kRows[] = {
+      {"head", "streaming-llm:budget=36", "layer 0: KV heads 0 and 1 hold",
+       "head_budgets would work"},
+      {"head", "tova:budget=30,scope=layer", "layer 0: KV heads 0 and 1 hold",
+       "scope head would work"},
+      {"layer", "knorm:budget=33,scope=model",
+       "positions of layer 1 are not layer 0's", "scope layer would work"}};
+  for (size_t i = 0; i < sizeof kRows / sizeof *kRows; ++i) {
+    char prompt[100];
+    snprintf(prompt, sizeof prompt, "snapkv:budget=40,window=8,scope=%s",
+             kRows[i].prompt);
+    test_model* m = Prompt(prompt);
+    tokens before, after;
+    Read(m, &before);
+    EXPECT_INVALID(test_model_go_on(m, kRows[i].decode, NULL, NULL),
+                   kRows[i].why, kRows[i].how);
+    Read(m, &after);
+    ExpectSame(&before, &after, kRows[i].decode);
+    test_model_destroy(m);
   }
 }
 
@@ -148,8 +94,18 @@ Test(decode_compose, heads_that_chose_apart_may_stream) {
   options.head_budgets_len = kLayers * kHeads;
   EXPECT_OK(
       test_model_go_on(m, "streaming-llm:budget=36,sink=4", NULL, &options));
-  m->spec.head_budgets = budgets;
-  Decode(m, "a budget for each head");
+  for (int step = 0; step < 20; ++step) {
+    test_model_append(m, 1);
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+  }
+  for (uint32_t i = 0; i < kLayers * kHeads; ++i) {
+    int32_t positions[36];
+    cr_assert_eq(test_model_stored_of(m, i / kHeads, i % kHeads), 36);
+    test_model_positions(m, i / kHeads, i % kHeads, positions);
+    EXPECT(positions[35] == kPrompt + 19 && positions[35 - 19] == kPrompt,
+           "head %u", i);
+  }
+  test_model_check(m, "a budget for each head");
   test_model_destroy(m);
 }
 
@@ -285,17 +241,6 @@ Test(decode_compose, every_goes_on_from_the_last_eviction) {
            kCases[i].first, step, kCases[i].until);
     test_model_destroy(m);
   }
-}
-
-Test(decode_compose, merged_rows_stay_merged) {
-  test_model* m = Prompt("knorm:budget=40,sink=2,merge=values,scope=layer");
-  EXPECT_OK(test_model_go_on(m, "tova:budget=30,scope=layer", NULL, NULL));
-  cr_expect_eq(test_exact_prefix(m->sequence), 0);
-  test_model_destroy(m);
-  m = Prompt("knorm:budget=40,sink=2,scope=layer");
-  EXPECT_OK(test_model_go_on(m, "tova:budget=30,scope=layer", NULL, NULL));
-  cr_expect_geq(test_exact_prefix(m->sequence), 2);
-  test_model_destroy(m);
 }
 
 Test(decode_compose, a_cache_may_become_larger_or_smaller) {

@@ -433,19 +433,6 @@ Test(sequence_saved, one_list_of_the_model_is_saved_once) {
   test_model_destroy(model);
 }
 
-Test(sequence_saved, that_rows_were_merged_is_saved) {
-  const char* const policy = "knorm:budget=60,sink=20,merge=values";
-  test_model* m = Evicted(policy, NULL);
-  test_model* other = ModelOf(policy, NULL);
-  const test_saved saved = test_save(m->sequence);
-  EXPECT_OK(Load(other, &saved));
-  cr_expect_eq(test_exact_prefix(other->sequence), 0);
-  EXPECT_INVALID(kvevict_sequence_trim_to(other->sequence, 9, NULL), "up to 0");
-  free(saved.data);
-  test_model_destroy(other);
-  test_model_destroy(m);
-}
-
 /* A load drops the tokens and observations of before. The bound of trims stays. */
 Test(sequence_saved, a_load_replaces_all_but_the_query_memory) {
   test_model* m = Evicted("snapkv:budget=60,window=8,keep_window=yes", NULL);
@@ -465,18 +452,5 @@ Test(sequence_saved, a_load_replaces_all_but_the_query_memory) {
   EXPECT_OK(test_model_evict(other, NULL, NULL));
   free(saved.data);
   test_model_destroy(other);
-  test_model_destroy(m);
-}
-
-/* Layers that share a cache have their lists saved once. */
-Test(sequence_saved, shared_caches_are_saved_alike_again) {
-  test_model* m = ModelOf("knorm:budget=20", NULL);
-  m->views[1] = m->views[0];
-  test_model_append(m, 60);
-  EXPECT_OK(test_model_evict(m, NULL, NULL));
-  const test_saved saved = test_save(m->sequence);
-  EXPECT_OK(Load(m, &saved));
-  ExpectUnchanged(m, &saved);
-  free(saved.data);
   test_model_destroy(m);
 }

@@ -1,4 +1,5 @@
-/* Layers that use another layer's cache or share its companions. */
+/* Layers that share companions, and caches that overlap. sequence_life_test.c has layers
+ * with one cache. */
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 
@@ -10,48 +11,6 @@ static test_model* Model(const char* policy) {
 
 /* Bytes of a token in all heads of K, V and the f32 companion. */
 enum { kTokenBytes = 2 * (16 * 4 + 8 * 4 + 4) };
-
-Test(shared, a_cache_shared_by_two_layers_is_compacted_once) {
-  const char* const kPolicies[] = {
-      "snapkv:budget=50", "streaming-llm:budget=50",
-      "pyramidkv:budget=50,alpha=0.9", "snapkv:budget=50,scope=model"};
-  for (int p = 0; p < 4; ++p) {
-    test_model* m = Model(kPolicies[p]);
-    test_model* alone = Model(kPolicies[p]);
-    test_model_step(m, 100);
-    test_model_step(alone, 100);
-    m->views[2] = m->views[0]; /* layer 2 attends to layer 0's cache */
-    kvevict_evict_report report = {.struct_size = sizeof report};
-    EXPECT_OK(test_model_evict(m, NULL, &report));
-    cr_expect_eq(report.tokens_before, 200, "%s", kPolicies[p]);
-    cr_expect_eq(report.bytes_before, 200 * kTokenBytes);
-    const uint32_t n = test_model_stored(m, 0);
-    cr_expect_eq(test_model_stored(m, 2), n, "%s", kPolicies[p]);
-    int32_t own[100], other[100];
-    for (uint32_t h = 0; h < 2; ++h) {
-      test_model_positions(m, 0, h, own);
-      test_model_positions(m, 2, h, other);
-      EXPECT(memcmp(own, other, n * sizeof(int32_t)) == 0,
-             "%s: other positions than the shared cache's", kPolicies[p]);
-      for (uint32_t slot = 0; slot < n; ++slot) {
-        for (uint32_t e = 0; e < 16; ++e) {
-          EXPECT(test_cache_get(m->live[0], &m->live[0]->view.k, slot, h, e) ==
-                     test_cache_get(m->archive[0], &m->archive[0]->view.k,
-                                    (uint32_t)own[slot], h, e),
-                 "%s: slot %u was moved twice", kPolicies[p], slot);
-        }
-      }
-    }
-    if (p < 3) { /* scores by the first one's queries */
-      EXPECT_OK(test_model_evict(alone, NULL, NULL));
-      test_model_positions(alone, 0, 1, other);
-      EXPECT(memcmp(own, other, n * sizeof(int32_t)) == 0,
-             "%s: not chosen by layer 0's queries", kPolicies[p]);
-    }
-    test_model_destroy(alone);
-    test_model_destroy(m);
-  }
-}
 
 /* Layer 2 has its own K and V and layer 0's scales. The scales move once if both
  * layers keep the same tokens. */

@@ -281,34 +281,6 @@ static void ExpectCounts(const given* g, uint32_t a, uint32_t b,
   test_model_check(g->m, what);
 }
 
-/* Layers with one cache keep what the first one's scores say. */
-Test(heads, layers_of_one_cache_share_its_counts) {
-  given g;
-  Start(&g, "custom:sink=0,budget=20,heads=adaptive", 70, 7);
-  for (int t = 0; t < 70; ++t) {
-    g.scores[0][0][t] = (float)t;
-    g.scores[0][1][t] = t < 12 ? 1000.0f : -1.0f;
-    g.scores[1][1][t] = 1e6f;
-  }
-  g.m->views[1] = g.m->views[0];
-  for (int i = 0; i < 2; ++i) {
-    kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
-    EXPECT_OK(test_model_evict(g.m, &g.options, &report));
-    cr_expect_eq(report.tokens_after, 28);
-    for (uint32_t l = 0; l < 2; ++l) {
-      cr_expect_eq(test_model_stored_of(g.m, l, 0), 28);
-      cr_expect_eq(test_model_stored_of(g.m, l, 1), 12);
-    }
-    if (i == 1) break;
-    EXPECT_OK(kvevict_sequence_append(g.m->sequence, 20, NULL));
-    for (int t = 0; t < kRow; ++t) {
-      g.scores[0][0][t] = t < 28 ? 5.0f : 0.0f;
-      g.scores[0][1][t] = t < 12 ? 5.0f : 0.0f;
-    }
-  }
-  test_model_destroy(g.m);
-}
-
 Test(heads, a_budget_must_hold_what_must_stay) {
   given g;
   Start(&g, "custom:budget=20,sink=4,recent=6,heads=adaptive", 70, 7);

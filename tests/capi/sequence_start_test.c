@@ -13,24 +13,6 @@ static test_model* Model(const char* policy) {
   return test_model_create(&spec, (test_random){1});
 }
 
-/* ---- Trims and the prefix ---- */
-
-Test(sequence_start, merged_rows_are_no_prefix) {
-  test_model* m = Model("knorm:budget=60,sink=20,merge=values");
-  test_model_step(m, 50);
-  EXPECT_OK(test_model_evict(m, NULL, NULL)); /* nothing is over the budget */
-  cr_expect_eq(test_exact_prefix(m->sequence), 50);
-  test_model_step(m, 50);
-  EXPECT_OK(test_model_evict(m, NULL, NULL));
-  cr_expect_eq(test_exact_prefix(m->sequence), 0);
-  EXPECT_INVALID(kvevict_sequence_trim_to(m->sequence, 1, NULL), "up to 0",
-                 "from 100 on");
-  EXPECT_OK(kvevict_sequence_reset(m->sequence, NULL));
-  EXPECT_OK(kvevict_sequence_append(m->sequence, 5, NULL));
-  cr_expect_eq(test_exact_prefix(m->sequence), 5);
-  test_model_destroy(m);
-}
-
 Test(sequence_start, the_prefix_refuses_null) {
   test_model* m = Model("none");
   uint32_t length;

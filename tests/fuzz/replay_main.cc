@@ -12,7 +12,10 @@
 
 namespace {
 
-constexpr int kRandomInputs = 20000;
+#ifndef FUZZ_RANDOM_INPUTS
+#define FUZZ_RANDOM_INPUTS 20000
+#endif
+constexpr int kRandomInputs = FUZZ_RANDOM_INPUTS;
 constexpr size_t kMaxBytes = 400;
 
 std::vector<uint8_t> input;

@@ -120,6 +120,10 @@ void oracle_row_weights(const oracle_attention* in, uint32_t head, uint32_t row,
     if (in->softcap != 0.0) {
       weights[j] = in->softcap * std::tanh(weights[j] / in->softcap);
     }
+    if (in->biases != nullptr) {
+      const uint32_t kv_head = head / (in->n_q_heads / in->n_kv_heads);
+      weights[j] += in->biases[size_t{kv_head} * in->n_tokens + j];
+    }
     highest = std::max(highest, weights[j]);
   }
   double sum = 0.0;

@@ -29,6 +29,8 @@ typedef struct oracle_attention {
   const int32_t* slot_positions;
   double softcap;      // of scaled logits; 0: none
   const float* sinks;  // [n_q_heads]: logits of softmax sinks; NULL: none
+  const float*
+      biases;  // [n_kv_heads, n_tokens], added to capped logits; NULL: none
 } oracle_attention;
 
 // weights[n_tokens]: the softmax weights of one row, of the window or, from row

@@ -86,6 +86,12 @@ static uint32_t TableCount(const test_cache_spec* spec) {
 
 enum { kBetweenTables = 2 };
 
+const kvevict_plane* test_bias_plane(const kvevict_view* view) {
+  const bool has =
+      view->n_companions > 0 && view->companions[0].role == KVEVICT_ROLE_BIAS;
+  return has ? view->companions : NULL;
+}
+
 uint32_t test_cache_blocks(const test_cache* cache, uint32_t n_tokens) {
   const uint32_t size = cache->view.block_size;
   return size == 0 ? 0 : (n_tokens + size - 1) / size;

@@ -74,6 +74,9 @@ void test_cache_destroy(test_cache* cache);
 /* The planes of a cache in a fixed order, i < TEST_MAX_PLANES; NULL where absent. */
 const kvevict_plane* test_cache_plane(const test_cache* cache, uint32_t i);
 
+/* The first companion if it has biases, or NULL. */
+const kvevict_plane* test_bias_plane(const kvevict_view* view);
+
 /* The entries of a block table for n_tokens; 0 if the layout has none. */
 uint32_t test_cache_blocks(const test_cache* cache, uint32_t n_tokens);
 

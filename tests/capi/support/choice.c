@@ -23,7 +23,8 @@ void test_give(test_given* given, uint32_t n_layers,
   }
 }
 
-void test_draw_given(test_random* random, test_given* given) {
+void test_draw_given(test_random* drawn, test_given* given) {
+  test_random own = test_random_apart(drawn), *const random = &own;
   const bool ties = test_random_coin(random);
   const float level = (float)test_random_unit(random);
   /* Often one head wants more than it has, and then another. */
@@ -445,7 +446,12 @@ void test_choose(const test_model* m, const kvevict_evict_options* options,
   }
   FindScores(m, given, c, scores);
   Combine(m, scores, c);
+  c->n_asked = Asked(m, options);
   Count(m, options, prompt, c);
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    if (test_model_shares(m, l))
+      memcpy(c->heads[l], c->heads[0], sizeof c->heads[l]);
+  }
 }
 
 void test_keep_in_stages(const oracle_policy* p, const float* scores,
@@ -463,12 +469,63 @@ void test_keep_in_stages(const oracle_policy* p, const float* scores,
   oracle_select(refined, n, n_keep, forced, p->tie, keep);
 }
 
+/* What the value row of a token has of the policy's measure. */
+static double ValueOf(const test_model* m, uint32_t l, uint32_t h,
+                      int32_t position) {
+  const test_cache* c = m->archive[l];
+  const uint32_t dim = c->spec.v_head_dim;
+  double least = INFINITY, most = -INFINITY, sum = 0.0, squares = 0.0;
+  for (uint32_t i = 0; i < dim; ++i) {
+    const double x = test_cache_get(c, &c->view.v, (uint32_t)position, h, i);
+    least = fmin(least, x);
+    most = fmax(most, x);
+    sum += x;
+    squares += x * x;
+  }
+  switch (m->policy.value_measure) {
+    case ORACLE_VALUES_RANGE:
+      return most - least;
+    case ORACLE_VALUES_NORM:
+      return sqrt(squares);
+    default:
+      return squares / dim - sum / dim * (sum / dim);
+  }
+}
+
+/* Gives the highest score to tokens that stay for their values, and as many more as are protected but
+ * gone. False if rounding may decide which. */
+static bool SecureValues(const test_model* m, uint32_t l, uint32_t h,
+                         uint32_t n_keep, test_choice* c) {
+  const oracle_policy* p = &m->policy;
+  test_choice_head* head = &c->heads[l][h];
+  double values[kTokens], last = INFINITY;
+  uint32_t n_forced = 0;
+  for (uint32_t i = 0; i < head->n; ++i) {
+    n_forced += head->forced[i];
+    values[i] = ValueOf(m, l, h, head->positions[i]);
+  }
+  uint32_t n = (uint32_t)(p->secure_values_share * n_keep) + p->secure_values +
+               c->n_asked - n_forced;
+  if (n > n_keep - n_forced) n = n_keep - n_forced;
+  for (;; --n) {
+    uint32_t best = head->n;
+    for (uint32_t i = 0; i < head->n; ++i) {
+      if (head->forced[i]) continue;
+      if (best == head->n || values[i] > values[best]) best = i;
+    }
+    if (n == 0) return best == head->n || values[best] < last * (1 - 1e-5);
+    last = values[best];
+    values[best] = -INFINITY;
+    head->scores[best] = INFINITY;
+  }
+}
+
 /* Scores are f32 sums of some hundred products; score_test.c derives their rounding. */
 static void ExpectSlots(const test_model* m, const test_given* given,
-                        const test_choice* c, uint32_t l, uint32_t h,
-                        uint32_t n_keep, const char* what) {
+                        test_choice* c, uint32_t l, uint32_t h, uint32_t n_keep,
+                        const char* what) {
   const oracle_policy* p = &m->policy;
-  const test_choice_head* head = &c->heads[l][h];
+  test_choice_head* head = &c->heads[l][h];
   int32_t slots[kTokens], want[kTokens];
   test_model_kept_slots(m, l, h, head->positions, head->n, slots);
   if (!c->is_exact) {
@@ -482,6 +539,8 @@ static void ExpectSlots(const test_model* m, const test_given* given,
            "%s: layer %u, head %u keeps what it should not", what, l, h);
     return;
   }
+  const bool secures = p->secure_values > 0 || p->secure_values_share > 0;
+  if (secures && !SecureValues(m, l, h, n_keep, c)) return;
   float scores[kTokens];
   for (uint32_t i = 0; i < head->n; ++i) scores[i] = (float)head->scores[i];
   if (p->select_block > 1) {
@@ -489,7 +548,8 @@ static void ExpectSlots(const test_model* m, const test_given* given,
   } else if (p->secure > 0 && p->weight == ORACLE_WEIGHT_GIVEN) {
     const bool has_floor = p->heads == ORACLE_HEADS_ADAPTIVE;
     test_keep_in_stages(
-        p, scores, given->weights[l][h], head->n, head->forced, n_keep,
+        p, scores, given->weights[test_model_shares(m, l) ? 0 : l][h], head->n,
+        head->forced, n_keep,
         has_floor ? (uint32_t)fmax(1, floor(p->budget * p->floor)) : 0, want);
   } else {
     oracle_select(scores, head->n, n_keep, head->forced, TieOf(p), want);
@@ -502,7 +562,7 @@ static void ExpectSlots(const test_model* m, const test_given* given,
 }
 
 void test_expect_chosen(const test_model* m, const test_given* given,
-                        const test_choice* c, const char* what) {
+                        test_choice* c, const char* what) {
   /* f32 scores may part tokens among heads otherwise, but as many stay. */
   const bool parts = !c->is_exact && m->policy.heads != ORACLE_HEADS_EQUAL;
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {

@@ -37,7 +37,8 @@ typedef struct test_choice_head {
 typedef struct test_choice {
   bool
       is_exact; /* scores are the library's own; else f32 may differ from them */
-  uint32_t slack; /* how far counts may be off, as f32 decides */
+  uint32_t slack;   /* how far counts may be off, as f32 decides */
+  uint32_t n_asked; /* must stay in a list, held or not */
   test_choice_head heads[TEST_MAX_LAYERS][TEST_CHOICE_HEADS];
 } test_choice;
 
@@ -60,7 +61,7 @@ void test_choose_all(const test_model* model, test_choice* choice);
 
 /* Fails unless the model holds what was chosen. */
 void test_expect_chosen(const test_model* model, const test_given* given,
-                        const test_choice* choice, const char* what);
+                        test_choice* choice, const char* what);
 
 /* What two stages keep of n slots: what must stay first, then the best by plain scores, at
  * least n_least, then those by refined ones. */

@@ -6,6 +6,7 @@
 #include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/oracle/compact.h"
+#include "tests/oracle/fit.h"
 #include "tests/oracle/merge.h"
 
 void test_hold(const test_model* model, test_held* held) {
@@ -24,8 +25,15 @@ void test_held_free(const test_model* model, test_held* held) {
   }
 }
 
-test_cache* test_held_moved(const test_model* model, const test_held* held,
-                            uint32_t layer, test_stayed* stayed) {
+/* The slots of a layer that stayed, by head. */
+typedef struct stayed {
+  int32_t slots[TEST_MERGED_HEADS][TEST_MERGED_TOKENS];
+  uint32_t n[TEST_MERGED_HEADS];
+} stayed;
+
+/* Finds them, and returns what was held compacted by the oracle alone. */
+static test_cache* Moved(const test_model* model, const test_held* held,
+                         uint32_t layer, stayed* stayed) {
   const uint32_t n_heads = model->spec.n_kv_heads;
   for (uint32_t h = 0; h < n_heads; ++h) {
     stayed->n[h] =
@@ -42,14 +50,15 @@ test_cache* test_held_moved(const test_model* model, const test_held* held,
   return moved;
 }
 
-double test_store_error(kvevict_dtype dtype, double v) {
+/* Half a unit in the last place of a number that a dtype stores. */
+static double StoreError(kvevict_dtype dtype, double v) {
   const double size = fabs(v);
   if (dtype == KVEVICT_DTYPE_F32) return size * 0x1p-24;
   return dtype == KVEVICT_DTYPE_F16 ? size * 0x1p-11 + 0x1p-25 : size * 0x1p-8;
 }
 
-float* test_read_rows(const test_cache* cache, const kvevict_plane* plane,
-                      uint32_t head, uint32_t n_tokens) {
+static float* ReadRows(const test_cache* cache, const kvevict_plane* plane,
+                       uint32_t head, uint32_t n_tokens) {
   const uint32_t dim = plane->head_dim;
   float* rows = malloc(((size_t)n_tokens * dim + 1) * sizeof *rows);
   for (uint32_t t = 0; t < n_tokens; ++t) {
@@ -79,7 +88,7 @@ static void ExpectRows(const test_cache* got, const test_cache* moved,
       /* Keys that do not merge have no computed bound. */
       const double bound = bounds[(size_t)t * dim + i];
       const double most =
-          bound == 0 ? 0 : bound + test_store_error(plane->dtype, expected);
+          bound == 0 ? 0 : bound + StoreError(plane->dtype, expected);
       EXPECT(fabs(x - expected) <= most * (1 + 1e-6),
              "%s: head %u, slot %u, element %u is %.9g, not %.9g to %.3g", what,
              head, t, i, (double)x, expected, most);
@@ -94,9 +103,9 @@ bool test_expect_merged(const test_cache* before, const test_cache* got,
                         const char* what) {
   const kvevict_view* view = &before->view;
   const bool has_values = before->spec.v_head_dim > 0;
-  float* const keys = test_read_rows(before, &view->k, head, n_tokens);
+  float* const keys = ReadRows(before, &view->k, head, n_tokens);
   float* const values =
-      has_values ? test_read_rows(before, &view->v, head, n_tokens) : NULL;
+      has_values ? ReadRows(before, &view->v, head, n_tokens) : NULL;
   const size_t n_k = (size_t)n_keep * view->k.head_dim + 1;
   const size_t n_v = (size_t)n_keep * view->v.head_dim + 1;
   oracle_merged want = {malloc(n_k * sizeof(double)),
@@ -128,6 +137,167 @@ bool test_expect_merged(const test_cache* before, const test_cache* got,
   free(want.value_bounds);
   free(want.changes);
   return gap >= 0;
+}
+
+/* ---- Fitted rows ---- */
+
+/* The queries of each query head that values are fitted to. */
+static uint32_t FitRows(const test_model* m) {
+  return m->policy.reference > 0 ? m->policy.reference : m->policy.window;
+}
+
+/* Fitted biases are where the slope of their squares is 0, or beyond a limit.
+ */
+static void ExpectFittedBiases(const oracle_fit* in, test_changes* sum,
+                               const char* what) {
+  double* const pulls = malloc(in->n_keep * sizeof *pulls);
+  double* const bounds = malloc(in->n_keep * sizeof *bounds);
+  oracle_fit_bias_pulls(in, pulls, bounds);
+  for (uint32_t t = 0; t < in->n_keep; ++t) {
+    const double got = in->fitted_biases[t];
+    const double change = got - (double)in->biases[in->keep[t]];
+    const double most = 3 - 0x1p-23 * fabs(got);
+    EXPECT((change <= -most || pulls[t] <= bounds[t]) &&
+               (change >= most || pulls[t] >= -bounds[t]),
+           "%s: slot %u: bias %g, changed by %g, is pulled by %g, not %g", what,
+           t, got, change, pulls[t], bounds[t]);
+    sum->most_biased = fmax(sum->most_biased, fabs(change));
+  }
+  free(pulls);
+  free(bounds);
+}
+
+/* Compares the values of one head. `sinks`: of the layer's query heads, or
+ * NULL. */
+static void ExpectFitted(const test_model* m, uint32_t layer, uint32_t head,
+                         const test_cache* before, const test_cache* moved,
+                         uint32_t n_held, const int32_t* keep, uint32_t n_keep,
+                         const float* sinks, test_changes* sum,
+                         const char* what) {
+  const test_cache* got = m->live[layer];
+  const kvevict_view* view = &before->view;
+  const uint32_t dim = view->v.head_dim;
+  const uint32_t group = m->spec.n_q_heads / m->spec.n_kv_heads;
+  const uint32_t n_rows = FitRows(m);
+  const uint32_t first =
+      m->policy.reference > 0 ? m->reference_first : m->n_seen - n_rows;
+  float* const keys = ReadRows(before, &view->k, head, n_held);
+  float* const values = ReadRows(before, &view->v, head, n_held);
+  float* const queries = test_model_read_queries(m, layer, head, first, n_rows);
+  float* const of_rows = malloc((size_t)n_rows * group * sizeof *of_rows);
+  for (uint32_t i = 0; i < n_rows * group && sinks != NULL; ++i) {
+    of_rows[i] = sinks[head * group + i / n_rows];
+  }
+  const kvevict_plane* const has_biases = test_bias_plane(view);
+  float* const biases =
+      has_biases ? ReadRows(before, has_biases, head, n_held) : NULL;
+  float* const fitted =
+      has_biases ? ReadRows(got, test_bias_plane(&got->view), head, n_keep)
+                 : NULL;
+  const size_t n = (size_t)n_keep * dim;
+  double* const want = malloc(n * sizeof *want);
+  double* const bounds = malloc(n * sizeof *bounds);
+  const oracle_fit in = {
+      .queries = queries,
+      .sinks = sinks == NULL ? NULL : of_rows,
+      .keys = keys,
+      .values = values,
+      .n_queries = n_rows * group,
+      .n_tokens = n_held,
+      .key_dim = view->k.head_dim,
+      .value_dim = dim,
+      .scale = 1.0 / sqrt((double)view->k.head_dim),
+      .softcap = m->layer.logit_softcap,
+      .keep = keep,
+      .n_keep = n_keep,
+      .ridge = m->policy.fit_ridge,
+      .biases = biases,
+      .fitted_biases = fitted,
+  };
+  if (strstr(m->spec.policy, "fit=bias-values") != NULL) {
+    ExpectFittedBiases(&in, sum, what);
+  } else if (has_biases) {
+    float* const same =
+        ReadRows(moved, test_bias_plane(&moved->view), head, n_keep);
+    EXPECT(memcmp(same, fitted, n_keep * sizeof *same) == 0,
+           "%s: a bias changed", what);
+    free(same);
+  }
+  const double left = oracle_fit_values(&in, want, bounds);
+  EXPECT(left < 1, "%s: queries read no better: %g", what, left);
+  for (uint32_t t = 0; t < n_keep; ++t) {
+    for (uint32_t i = 0; i < view->k.head_dim; ++i) {
+      const float x = test_cache_get(got, &got->view.k, t, head, i);
+      const float same = test_cache_get(moved, &moved->view.k, t, head, i);
+      EXPECT(memcmp(&x, &same, sizeof x) == 0, "%s: key %u changed", what, t);
+    }
+    for (uint32_t i = 0; i < dim; ++i) {
+      const float x = test_cache_get(got, &got->view.v, t, head, i);
+      const float old = test_cache_get(moved, &moved->view.v, t, head, i);
+      const size_t at = (size_t)t * dim + i;
+      const double bound = bounds[at] + StoreError(view->v.dtype, want[at]);
+      EXPECT(fabs(x - want[at]) <= bound,
+             "%s: layer %u, head %u, slot %u, element %u is %.9g, not %.9g to "
+             "%.3g",
+             what, layer, head, t, i, (double)x, want[at], bound);
+      sum->most_fitted = fmax(sum->most_fitted, fabs(want[at] - old) / bound);
+    }
+  }
+  free(keys);
+  free(values);
+  free(queries);
+  free(of_rows);
+  free(biases);
+  free(fitted);
+  free(want);
+  free(bounds);
+}
+
+/* ---- Both ---- */
+
+static uint32_t ExpectLayer(const test_model* m, uint32_t l,
+                            const test_held* held, const float* sinks,
+                            test_changes* sum, const char* what) {
+  static stayed stayed;
+  const oracle_policy* p = &m->policy;
+  const uint32_t group = m->spec.n_q_heads / m->spec.n_kv_heads;
+  test_cache* const moved = Moved(m, held, l, &stayed);
+  uint32_t n_weak = 0;
+  for (uint32_t h = 0; h < m->spec.n_kv_heads; ++h) {
+    const uint32_t n = stayed.n[h], n_held = held->n[l][h];
+    ++sum->n_heads;
+    if (p->fit == ORACLE_FIT_NONE) {
+      sum->n_merged += test_expect_merged(
+          held->caches[l], m->live[l], moved, h, n_held, stayed.slots[h], n,
+          p->merge, p->merge_threshold, p->merge_fraction, what);
+      continue;
+    }
+    if (n == n_held) {
+      uint32_t ends[TEST_MERGED_HEADS] = {0};
+      ends[h] = n;
+      test_expect_same_rows_of_heads(m->live[l], moved, ends, what);
+      continue;
+    }
+    n_weak += FitRows(m) * group < 2 * n;
+    ExpectFitted(m, l, h, held->caches[l], moved, n_held, stayed.slots[h], n,
+                 sinks == NULL ? NULL : sinks + l * m->spec.n_q_heads, sum,
+                 what);
+  }
+  test_cache_destroy(moved);
+  return n_weak;
+}
+
+uint32_t test_expect_changes(test_model* model, const test_held* held,
+                             const float* sinks, test_changes* sum,
+                             const char* what) {
+  uint32_t n_weak = 0;
+  for (uint32_t l = 0; l < model->spec.n_layers; ++l) {
+    if (test_model_shares(model, l)) continue;
+    n_weak += ExpectLayer(model, l, held, sinks, sum, what);
+  }
+  test_model_adopt(model);
+  sum->n_weak += n_weak;
+  return n_weak;
 }
 
 void test_expect_reads(const char* policy, kvevict_dtype dtype,

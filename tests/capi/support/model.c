@@ -1,6 +1,5 @@
 #include "tests/capi/support/model.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +11,6 @@
 #include "tests/capi/support/policies.h"
 #include "tests/oracle/compact.h"
 #include "tests/oracle/policy.h"
-#include "tests/oracle/scores.h"
 
 enum { kGuardBytes = 4096, kAlignment = 64 };
 
@@ -118,14 +116,23 @@ static void CreateHandles(test_model* model) {
   CreateWorkspace(model);
 }
 
+bool test_model_shares(const test_model* model, uint32_t layer) {
+  return model->spec.last_shares && layer > 0 &&
+         layer + 1 == model->spec.n_layers;
+}
+
 test_model* test_model_create(const test_model_spec* spec, test_random random) {
   test_model* model = calloc(1, sizeof(*model));
   model->spec = *spec;
   for (uint32_t l = 0; l < spec->n_layers; ++l) {
     const uint32_t seed = (uint32_t)test_random_u64(&random);
+    const bool shares = test_model_shares(model, l);
     model->archive[l] =
-        NewCache(spec, TEST_TOKEN_MAJOR, spec->max_positions, seed);
-    model->live[l] = NewCache(spec, spec->layout, spec->max_tokens, seed + 1);
+        shares ? model->archive[0]
+               : NewCache(spec, TEST_TOKEN_MAJOR, spec->max_positions, seed);
+    model->live[l] =
+        shares ? model->live[0]
+               : NewCache(spec, spec->layout, spec->max_tokens, seed + 1);
     model->views[l] = model->live[l]->view;
     FillQueries(model, l, &random);
   }
@@ -175,9 +182,10 @@ void test_model_destroy(test_model* model) {
          model->allocator.n_live);
   EXPECT(model->allocator.n_complaints == 0, "misused allocator hooks");
   for (uint32_t l = 0; l < model->spec.n_layers; ++l) {
+    free(model->queries[l]);
+    if (test_model_shares(model, l)) continue;
     test_cache_destroy(model->archive[l]);
     test_cache_destroy(model->live[l]);
-    free(model->queries[l]);
   }
   free(model->workspace);
   free(model);
@@ -232,6 +240,21 @@ void test_model_store(test_model* model, uint32_t n) {
         CopyToken(model->live[l], stored + i, h, model->archive[l],
                   model->n_seen + i);
       }
+    }
+  }
+}
+
+void test_model_adopt(test_model* model) {
+  for (uint32_t l = 0; l < model->spec.n_layers; ++l) {
+    for (uint32_t h = 0; h < model->spec.n_kv_heads; ++h) {
+      const uint32_t n = test_model_stored_of(model, l, h);
+      int32_t* const positions = malloc((n + 1) * sizeof *positions);
+      test_model_positions(model, l, h, positions);
+      for (uint32_t slot = 0; slot < n; ++slot) {
+        CopyToken(model->archive[l], (uint32_t)positions[slot], h,
+                  model->live[l], slot);
+      }
+      free(positions);
     }
   }
 }
@@ -409,130 +432,6 @@ void test_model_check(const test_model* model, const char* what) {
   }
   free(positions);
   free(slot_of);
-}
-
-/* f32 [group, n_rows, k_head_dim] of the positions from `first` on. */
-static float* ReadQueries(const test_model* model, uint32_t layer,
-                          uint32_t head, uint32_t first, uint32_t n_rows) {
-  const test_model_spec* s = &model->spec;
-  const uint32_t group = s->n_q_heads / s->n_kv_heads;
-  const uint32_t size = test_element_bytes(s->q_dtype);
-  float* rows = malloc(sizeof(float) * group * (n_rows + 1) * s->k_head_dim);
-  float* q = rows;
-  for (uint32_t h = head * group; h < (head + 1) * group; ++h) {
-    for (uint32_t r = 0; r < n_rows; ++r) {
-      const size_t row = (size_t)(first + r) * s->n_q_heads + h;
-      for (uint32_t e = 0; e < s->k_head_dim; ++e) {
-        *q++ = test_load(s->q_dtype, model->queries[layer] +
-                                         (row * s->k_head_dim + e) * size);
-      }
-    }
-  }
-  return rows;
-}
-
-/* The attention of one head, freed by the caller. */
-static oracle_attention AttentionOf(const test_model* model, uint32_t layer,
-                                    uint32_t head) {
-  const test_model_spec* s = &model->spec;
-  const uint32_t window = model->policy.window;
-  const uint32_t n = test_model_stored_of(model, layer, head);
-  const uint32_t group = s->n_q_heads / s->n_kv_heads;
-  const test_cache* live = model->live[layer];
-  float* queries =
-      ReadQueries(model, layer, head, model->n_seen - window, window);
-  float* reference = ReadQueries(model, layer, head, model->reference_first,
-                                 model->policy.reference);
-  float* keys = malloc(sizeof(float) * n * s->k_head_dim);
-  int32_t* positions = malloc((n + 1) * sizeof(int32_t));
-  test_model_positions(model, layer, head, positions);
-  for (uint32_t i = 0; i < n * s->k_head_dim; ++i) {
-    keys[i] = test_cache_get(live, &live->view.k, i / s->k_head_dim, head,
-                             i % s->k_head_dim);
-  }
-  return (oracle_attention){group,
-                            1,
-                            n,
-                            window,
-                            s->k_head_dim,
-                            1.0 / sqrt((double)s->k_head_dim),
-                            queries,
-                            keys,
-                            &model->policy,
-                            reference,
-                            model->reference_positions,
-                            positions,
-                            0.0,
-                            NULL};
-}
-
-static void FreeAttention(const oracle_attention* attention) {
-  free((void*)attention->queries);
-  free((void*)attention->keys);
-  free((void*)attention->reference);
-  free((void*)attention->slot_positions);
-}
-
-void test_model_oracle_scores_of(const test_model* model, uint32_t layer,
-                                 uint32_t head, double* scores) {
-  const oracle_attention attention = AttentionOf(model, layer, head);
-  double* weights =
-      malloc(sizeof(double) * attention.n_q_heads * attention.n_tokens);
-  oracle_window_weights(&attention, weights);
-  oracle_shape_scores(&model->policy, &attention, weights, scores);
-  FreeAttention(&attention);
-  free(weights);
-}
-
-void test_model_read_rows(const test_model* model, uint32_t layer,
-                          uint32_t head, float* queries, float* keys,
-                          double* value_norms) {
-  const test_model_spec* s = &model->spec;
-  const uint32_t group = s->n_q_heads / s->n_kv_heads;
-  const uint32_t size = test_element_bytes(s->q_dtype);
-  const test_cache* live = model->live[layer];
-  for (uint32_t h = head * group; h < (head + 1) * group; ++h) {
-    for (uint32_t t = 0; t < model->n_seen; ++t) {
-      const size_t row = (size_t)t * s->n_q_heads + h;
-      for (uint32_t e = 0; e < s->k_head_dim; ++e) {
-        *queries++ =
-            test_load(s->q_dtype,
-                      model->queries[layer] + (row * s->k_head_dim + e) * size);
-      }
-    }
-  }
-  for (uint32_t t = 0; t < model->n_seen; ++t) {
-    for (uint32_t e = 0; e < s->k_head_dim; ++e) {
-      *keys++ = test_cache_get(live, &live->view.k, t, head, e);
-    }
-    double sum = 0.0;
-    for (uint32_t e = 0; e < s->v_head_dim; ++e) {
-      const double v = test_cache_get(live, &live->view.v, t, head, e);
-      sum += v * v;
-    }
-    value_norms[t] = sqrt(sum);
-  }
-}
-
-oracle_measure test_model_measure(const test_model* model, uint32_t layer) {
-  oracle_measure measure = {0.0, 0.0, 0.0};
-  for (uint32_t h = 0; h < model->spec.n_kv_heads; ++h) {
-    const oracle_attention attention = AttentionOf(model, layer, h);
-    oracle_measure_attention(&attention, model->policy.sink,
-                             model->policy.recent + model->policy.window,
-                             &measure);
-    FreeAttention(&attention);
-  }
-  measure.ends /= model->spec.n_q_heads * model->policy.window;
-  return measure;
-}
-
-void test_model_oracle_scores(const test_model* model, uint32_t layer,
-                              double* scores) {
-  const uint32_t n = test_model_stored(model, layer);
-  for (uint32_t h = 0; h < model->spec.n_kv_heads; ++h) {
-    test_model_oracle_scores_of(model, layer, h, scores + (size_t)h * n);
-  }
 }
 
 uint32_t test_model_asked(const test_model* model,

@@ -35,15 +35,18 @@ typedef struct test_model_spec {
   uint32_t report_mass;         /* as kvevict_plan_options */
   uint32_t has_destinations;    /* as kvevict_plan_options */
   uint32_t draft_tokens;        /* as kvevict_plan_options */
+  bool last_shares;             /* the last layer has the first one's cache */
 } test_model_spec;
 
-/* Has 2 layers of 4 query heads on 2 KV heads, 100 slots, f16 queries and an f32 cache. */
+/* Has 2 layers of 4 query heads on 2 KV heads, 100 slots, f16 queries and an
+ * f32 cache. */
 test_model_spec test_small_model(const char* policy);
-/* Three such layers of head-major f32 rows, with a companion, and more positions. */
+/* Three such layers of head-major f32 rows, with a companion, and more
+ * positions. */
 test_model_spec test_three_layers(const char* policy);
 
-/* Makes K and V quantized in a random dtype, with sizes that are multiples of its
- * blocks. */
+/* Makes K and V quantized in a random dtype, with sizes that are multiples of
+ * its blocks. */
 void test_draw_quantized(test_model_spec* spec, test_random* random);
 
 typedef struct test_model {
@@ -62,8 +65,8 @@ typedef struct test_model {
   kvevict_view views[TEST_MAX_LAYERS];
   /* [n_layers][max_positions, n_q_heads, k_head_dim] of q_dtype */
   uint8_t* queries[TEST_MAX_LAYERS];
-  /* The reference queries of evictions: rows of `queries` from here on, and their
-   * positions; NULL: behind all tokens. The oracle's scores use them. */
+  /* The reference queries of evictions: rows of `queries` from here on, and
+   * their positions; NULL: behind all tokens. The oracle's scores use them. */
   uint32_t reference_first;
   const int32_t* reference_positions;
   uint8_t* workspace; /* has the plan's size and guard bytes behind it */
@@ -71,7 +74,8 @@ typedef struct test_model {
   uint32_t n_seen;
 } test_model;
 
-/* Contents depend on the random state alone, not on layout, threads or policy. */
+/* Contents depend on the random state alone, not on layout, threads or policy.
+ */
 test_model* test_model_create(const test_model_spec* spec, test_random random);
 /* A small model with these numbers. */
 test_model* test_model_of(const char* policy, uint64_t seed);
@@ -82,6 +86,17 @@ void test_model_destroy(test_model* model);
 kvevict_status test_model_go_on(test_model* model, const char* policy,
                                 const kvevict_geometry* geometry,
                                 const kvevict_plan_options* options);
+
+/* Whether a layer has the first one's cache in place of its own. */
+bool test_model_shares(const test_model* model, uint32_t layer);
+
+/* Takes the rows that are held for those of their tokens. */
+void test_model_adopt(test_model* model);
+
+/* f32 [group, n_rows, k_head_dim] of a KV head's query rows from `first` on,
+ * malloc'd. */
+float* test_model_read_queries(const test_model* model, uint32_t layer,
+                               uint32_t head, uint32_t first, uint32_t n_rows);
 
 /* The query rows of a layer from a position on. */
 kvevict_plane test_model_queries(const test_model* model, uint32_t layer,
@@ -128,8 +143,9 @@ uint32_t test_model_row_bytes(const test_model* model, uint32_t layer);
 void test_model_positions(const test_model* model, uint32_t layer,
                           uint32_t head, int32_t* positions);
 
-/* Writes the slots of `before`[n_before], the positions held earlier, that a layer and
- * head still holds; returns how many. Fails if it holds another position. */
+/* Writes the slots of `before`[n_before], the positions held earlier, that a
+ * layer and head still holds; returns how many. Fails if it holds another
+ * position. */
 uint32_t test_model_kept_slots(const test_model* model, uint32_t layer,
                                uint32_t head, const int32_t* before,
                                uint32_t n_before, int32_t* slots);
@@ -148,13 +164,14 @@ void test_model_oracle_scores_of(const test_model* model, uint32_t layer,
                                  uint32_t head, double* scores);
 
 /* Reads as f32 what a head held before any eviction: queries [group, n_seen,
- * k_head_dim], keys [n_seen, k_head_dim], and the norms of its values [n_seen]. */
+ * k_head_dim], keys [n_seen, k_head_dim], and the norms of its values [n_seen].
+ */
 void test_model_read_rows(const test_model* model, uint32_t layer,
                           uint32_t head, float* queries, float* keys,
                           double* value_norms);
 
-/* The oracle's measures of a layer's live cache and queries; `ends` is a mean over
- * rows and query heads. */
+/* The oracle's measures of a layer's live cache and queries; `ends` is a mean
+ * over rows and query heads. */
 oracle_measure test_model_measure(const test_model* model, uint32_t layer);
 
 /* How many tokens must stay in a list: both ends of the policy, and other

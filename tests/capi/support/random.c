@@ -13,12 +13,40 @@ test_random test_random_start(const char* test_name) {
   return random;
 }
 
+/* The state of numbers that are drawn from bytes. */
+static const uint64_t kFed = 0xFEDFEDFEDFEDFED1u;
+static const uint8_t* fed;
+static size_t n_fed;
+
+test_random test_random_feed(const uint8_t* bytes, size_t n_bytes) {
+  fed = bytes;
+  n_fed = n_bytes;
+  return (test_random){kFed};
+}
+
+/* Two bytes decide what a bound below 2^16 gives. */
+static uint64_t NextFed(void) {
+  uint64_t bytes = 0;
+  for (int i = 0; i < 2; ++i) {
+    bytes <<= 8;
+    if (n_fed == 0) continue;
+    bytes |= *fed++;
+    --n_fed;
+  }
+  return bytes << 48;
+}
+
 /* splitmix64 (Steele, Lea, Flood 2014). */
 uint64_t test_random_u64(test_random* random) {
+  if (random->state == kFed) return NextFed();
   uint64_t z = random->state += 0x9E3779B97F4A7C15u;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
   return z ^ (z >> 31);
+}
+
+test_random test_random_apart(test_random* random) {
+  return (test_random){test_random_u64(random)};
 }
 
 uint32_t test_random_below(test_random* random, uint32_t bound) {

@@ -4,6 +4,7 @@
 #define KVEVICT_TESTS_CAPI_SUPPORT_RANDOM_H_
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 typedef struct test_random {
@@ -13,7 +14,14 @@ typedef struct test_random {
 /* KVEVICT_TEST_SEED, or 1; printed to stderr with the name of the test. */
 test_random test_random_start(const char* test_name);
 
+/* Draws the numbers from bytes, and zeros once they are used up. The bytes must stay, and
+ * only the last ones that were given are read. */
+test_random test_random_feed(const uint8_t* bytes, size_t n_bytes);
+
 uint64_t test_random_u64(test_random* random);
+
+/* Numbers of their own. One draw decides all of them. */
+test_random test_random_apart(test_random* random);
 
 /* The number is in [0, bound); bound > 0. */
 uint32_t test_random_below(test_random* random, uint32_t bound);

@@ -7,7 +7,9 @@
 #include "kvevict/experimental.h"
 #include "tests/capi/support/choice.h"
 #include "tests/capi/support/copies.h"
+#include "tests/capi/support/drawn_inputs.h"
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/merged.h"
 #include "tests/capi/support/plan.h"
 #include "tests/capi/support/undo.h"
 
@@ -28,6 +30,7 @@ typedef struct state {
   uint32_t bound; /* trims are exact from here on */
   test_prompt prompt;
   uint32_t last_round; /* of `every` */
+  bool has_changed;    /* rows are no longer their tokens' */
 } state;
 
 typedef struct life {
@@ -47,7 +50,7 @@ typedef struct life {
     for (uint32_t h = 0; h < (a)->m->spec.n_kv_heads; ++h)
 
 static uint32_t Prefix(const life* a) {
-  uint32_t prefix = a->now.n_seen;
+  uint32_t prefix = a->now.has_changed ? 0 : a->now.n_seen;
   EACH(a, l, h) {
     uint32_t n = 0;
     while (n < a->now.n[l][h] && a->now.positions[l][h][n] == (int32_t)n) ++n;
@@ -81,7 +84,10 @@ static void Cut(life* a, uint32_t length) {
     while (*n > 0 && s->positions[l][h][*n - 1] >= (int32_t)length) --*n;
     if (s->prompt.slots[l] > *n) s->prompt.slots[l] = *n;
   }
-  if (length < s->bound) s->bound = 0;
+  if (length < s->bound) {
+    s->bound = 0;
+    s->has_changed = false;
+  }
   s->n_seen = a->m->n_seen = length;
   if (s->prompt.n_tokens > length) s->prompt.n_tokens = length;
   if (s->last_round > Round(a)) s->last_round = Round(a);
@@ -155,10 +161,12 @@ static void Check(const life* a) {
  * order ---- */
 
 static uint64_t UseBlocks(life* a, uint32_t n_more) {
+  test_random random = test_random_apart(a->random);
   uint64_t n_used = 0;
   for (uint32_t l = 0; l < a->m->spec.n_layers; ++l) {
     test_cache* c = a->m->live[l];
     if (c->view.block_size == 0 || c->view.ring_slots != 0) continue;
+    if (test_model_shares(a->m, l)) continue;
     const uint64_t stride = c->view.block_table_head_stride;
     const uint32_t all = test_cache_blocks(c, a->m->spec.max_tokens);
     for (uint32_t h = 0; h < (stride == 0 ? 1 : a->m->spec.n_kv_heads); ++h) {
@@ -171,7 +179,7 @@ static uint64_t UseBlocks(life* a, uint32_t n_more) {
       n_used += used;
       int32_t* table = a->tables[l] == NULL ? NULL : a->tables[l] + h * stride;
       for (uint32_t i = all; table != NULL && i > used + 1; --i) {
-        const uint32_t other = used + test_random_below(a->random, i - used);
+        const uint32_t other = used + test_random_below(&random, i - used);
         const int32_t block = table[i - 1];
         table[i - 1] = table[other];
         table[other] = block;
@@ -281,6 +289,7 @@ static void Copy(life* a, test_copy_by by) {
   ++a->sum->n_copied;
   if (by == TEST_COPY_START) {
     a->now.bound = StartBound(a);
+    a->now.has_changed = false;
     a->now.prompt = (test_prompt){0};
     a->now.last_round = 0;
   } else {
@@ -296,10 +305,45 @@ static void Copy(life* a, test_copy_by by) {
   kvevict_sequence_destroy(source);
 }
 
+/* Whether heads and layers that would share a list hold the same tokens. */
+static bool CanGoOnBy(const life* a, const oracle_policy* p) {
+  const state* s = &a->now;
+  const bool is_ragged = p->heads != ORACLE_HEADS_EQUAL;
+  const bool of_heads =
+      p->kind == ORACLE_CUSTOM && p->scope == KVEVICT_SCOPE_KV_HEAD;
+  bool can = true;
+  EACH(a, l, h) {
+    const uint32_t l0 = p->scope == KVEVICT_SCOPE_MODEL ? 0 : l;
+    const bool same = memcmp(s->positions[l][h], s->positions[l0][0],
+                             s->n[l][h] * sizeof(int32_t)) == 0;
+    can =
+        can && (is_ragged || (s->n[l][h] == s->n[l0][0] && (of_heads || same)));
+  }
+  return can;
+}
+
+/* The tokens go on under another policy, which reads no rows. */
+static void GoOn(life* a) {
+  static const char* const kTexts[] = {
+      "streaming-llm:budget=40,sink=4", "custom:budget=44,sink=0,recent=6",
+      "custom:budget=42,sink=1,scope=layer,over=sum",
+      "custom:budget=46,sink=2,scope=model,over=max",
+      "custom:budget=40,sink=0,heads=adaptive"};
+  const char* text = kTexts[test_random_below(a->random, 5)];
+  const oracle_policy policy = oracle_policy_from(text);
+  if (a->m->spec.last_shares && policy.scope == KVEVICT_SCOPE_MODEL) return;
+  const kvevict_status status = test_model_go_on(a->m, text, NULL, NULL);
+  EXPECT((status == KVEVICT_OK) == CanGoOnBy(a, &policy), "%s, then %s: %s",
+         a->what, text,
+         status == KVEVICT_OK ? "goes on" : kvevict_last_error_message());
+  a->sum->n_gone_on += status == KVEVICT_OK;
+}
+
 /* ---- Evictions ---- */
 
 /* The report has what each list held and holds, and their rows' bytes and blocks. */
-static void ExpectReport(const life* a, const state* was, uint64_t n_freed) {
+static void ExpectReport(const life* a, const state* was, uint64_t n_freed,
+                         uint32_t n_weak) {
   const test_model* m = a->m;
   kvevict_layer_info info = {.struct_size = sizeof info};
   EXPECT_OK(kvevict_plan_layer(m->plan, m->spec.n_layers - 1, &info));
@@ -318,7 +362,9 @@ static void ExpectReport(const life* a, const state* was, uint64_t n_freed) {
       const uint32_t n[2] = {was->n[l][h], a->now.n[l][h]};
       for (int i = 0; i < 2; ++i) {
         most[i] = n[i] > most[i] ? n[i] : most[i];
-        bytes[i] += (uint64_t)n[i] * test_model_row_bytes(m, l);
+        bytes[i] += test_model_shares(m, l)
+                        ? 0
+                        : (uint64_t)n[i] * test_model_row_bytes(m, l);
       }
       const kvevict_list_report* list = &lists[l * per_layer + h % per_layer];
       EXPECT(list->layer == l && list->tokens_before == n[0] &&
@@ -326,9 +372,13 @@ static void ExpectReport(const life* a, const state* was, uint64_t n_freed) {
              "%s: layer %u, head %u: report of layer %u, %u to %u", a->what, l,
              h, list->layer, list->tokens_before, list->tokens_after);
     }
-    for (int i = 0; i < 2; ++i) tokens[i] += most[i];
+    for (int i = 0; i < 2; ++i) {
+      tokens[i] += test_model_shares(m, l) ? 0 : most[i];
+    }
   }
   EXPECT(report.evicted == (bytes[1] < bytes[0]), "%s: evicted", a->what);
+  EXPECT(report.n_weak_fits == n_weak, "%s: %u weak fits, not %u", a->what,
+         report.n_weak_fits, n_weak);
   EXPECT(report.tokens_before == tokens[0] &&
              report.tokens_after == tokens[1] &&
              report.bytes_before == bytes[0] &&
@@ -385,86 +435,27 @@ static void Undo(life* a, const state* was, test_lent lent) {
   ++a->sum->n_undone;
 }
 
-/* What an eviction is given: protected positions, scores, reference queries. */
-typedef struct inputs {
-  kvevict_evict_options options;
-  int32_t protect[4], positions[16];
-  test_given given;
-  test_inputs queries;
-  bool hands_over; /* the window's rows of some layers; others were observed */
-} inputs;
-
-/* What is handed over stands before what was observed. */
-static void HandOver(life* a, test_inputs* out,
-                     kvevict_evict_options* options) {
-  const uint32_t window = a->m->policy.window, n = a->now.n_seen;
-  test_give_scores(options, out, a->m->spec.n_layers, NULL, 0, 0);
-  for (uint32_t l = 0; l < a->m->spec.n_layers; ++l) {
-    out->inputs[l].scores = NULL;
-    if (test_random_coin(a->random)) continue;
-    const kvevict_plane others = test_model_queries(a->m, l, (n - window) / 2);
-    EXPECT_OK(test_observe(a->m->sequence, l, &others, window, n - window));
-    out->planes[l] = test_model_queries(a->m, l, n - window);
-    out->inputs[l].queries = &out->planes[l];
-  }
-}
-
-static void Give(life* a, inputs* in) {
-  test_model* const m = a->m;
-  const uint32_t n_seen = a->now.n_seen;
-  const uint32_t most = a->n_protect < n_seen ? a->n_protect : n_seen;
-  in->options = (kvevict_evict_options)KVEVICT_EVICT_OPTIONS_INIT;
-  in->hands_over = m->policy.window > 0 && m->policy.window <= n_seen &&
-                   m->policy.reference == 0 &&
-                   test_random_below(a->random, 4) == 0;
-  const uint32_t n = test_random_below(a->random, most + 1);
-  test_random_ascending(a->random, in->protect, n, n_seen);
-  in->options.protected_positions = in->protect;
-  in->options.protected_positions_len = n;
-  if (m->policy.kind == ORACLE_CUSTOM) {
-    test_draw_given(a->random, &in->given);
-    test_give(&in->given, m->spec.n_layers, &in->options);
-  } else if (m->policy.reference > 0) {
-    for (uint32_t r = 0; r < m->policy.reference; ++r) {
-      in->positions[r] =
-          (int32_t)(r % 2 == 0 ? n_seen + r
-                               : test_random_below(a->random, n_seen + 1));
-    }
-    m->reference_first = n_seen;
-    m->reference_positions = test_random_coin(a->random) ? NULL : in->positions;
-    test_model_give_reference(m, &in->queries, &in->options);
-  } else if (in->hands_over) {
-    HandOver(a, &in->queries, &in->options);
-  }
-  const kvevict_workspace size =
-      test_workspace(m->plan, KVEVICT_OPERATION_EVICT, 0);
-  m->workspace_bytes = size.least_bytes + (size.best_bytes - size.least_bytes) *
-                                              test_random_below(a->random, 5) /
-                                              4;
-}
-
 static void Evict(life* a) {
-  static inputs in;
+  static test_drawn_inputs in;
   static test_choice choice;
+  static test_held held;
   test_model* const m = a->m;
+  const bool changes = m->policy.merge != 0 || m->policy.fit != ORACLE_FIT_NONE;
   const state was = a->now;
   uint32_t ends[kHeads];
-  Give(a, &in);
+  test_draw_inputs(m, a->n_protect, a->random, &in);
   kvevict_evict_options options = in.options;
   const bool is_due = IsDue(a);
   if (is_due) {
     test_choose(m, &options, &in.given, &a->now.prompt, &choice);
   }
   if (!is_due) test_choose_all(m, &choice);
-  const bool lends = test_random_below(a->random, 3) == 0;
+  const bool lends = !changes && test_random_below(a->random, 3) == 0;
   UseBlocks(a, 0);
   const test_lent lent = test_lend(lends ? test_undo_bytes(m) : 0);
   options.undo = lends ? lent.memory : NULL;
   options.undo_bytes = lent.n_bytes;
-  test_cache* before[kLayers];
-  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
-    before[l] = test_cache_clone(m->live[l]);
-  }
+  test_hold(m, &held);
   const uint64_t n_blocks = UseBlocks(a, 0);
   const bool is_refused = test_model_evict(m, &options, NULL) != KVEVICT_OK;
   if (is_refused) {
@@ -490,14 +481,18 @@ static void Evict(life* a) {
   EXPECT(lost || test_is_filled(lent.memory, lent.n_bytes),
          "%s: nothing went, but rows were saved", a->what);
   if (lost) a->now.bound = a->now.n_seen;
+  a->now.has_changed = a->now.has_changed || (lost && changes);
+  const uint32_t n_weak =
+      changes ? test_expect_changes(m, &held, NULL, &a->sum->changes, a->what)
+              : 0;
   a->sum->n_evicted += lost;
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
     for (uint32_t h = 0; h < m->spec.n_kv_heads; ++h) ends[h] = was.n[l][h];
-    test_expect_same_outside_heads(m->live[l], before[l], ends, a->what);
-    test_cache_destroy(before[l]);
+    test_expect_same_outside_heads(m->live[l], held.caches[l], ends, a->what);
   }
+  test_held_free(m, &held);
   const uint64_t n_freed = n_blocks - UseBlocks(a, 0);
-  if (!is_refused) ExpectReport(a, &was, n_freed);
+  if (!is_refused) ExpectReport(a, &was, n_freed, n_weak);
   Check(a);
   if (lost && lends && test_random_below(a->random, 3) > 0) Undo(a, &was, lent);
   test_lent_return(lent);
@@ -525,6 +520,11 @@ static void Step(life* a, bool decodes) {
       break;
     case 2:
       if (n_seen <= kPrompt) EndPrompt(a);
+      if (a->m->spec.head_budgets == NULL && a->m->policy.every == 0 &&
+          a->m->policy.prompt == ORACLE_PROMPT_INSIDE &&
+          test_random_below(a->random, 8) == 0) {
+        GoOn(a);
+      }
       break;
     case 3:
       if (test_random_below(a->random, 4) > 0) break;
@@ -558,6 +558,7 @@ void test_live(test_model* m, uint32_t n_protect, test_random* random,
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
     const test_cache* c = m->live[l];
     if (c->block_table == NULL || c->view.ring_slots != 0) continue;
+    if (test_model_shares(m, l)) continue;
     const size_t bytes = c->view.block_table_len * sizeof(int32_t);
     a.tables[l] = malloc(bytes);
     memcpy(a.tables[l], c->block_table, bytes);

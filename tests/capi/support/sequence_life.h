@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "tests/capi/support/merged.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/random.h"
 
@@ -15,7 +16,8 @@ enum { TEST_SEQUENCE_POSITIONS = 900 };
 
 /* How often lives have done what. */
 typedef struct test_lived {
-  uint32_t n_evicted, n_refused, n_undone, n_copied;
+  uint32_t n_evicted, n_refused, n_undone, n_copied, n_gone_on;
+  test_changes changes;
 } test_lived;
 
 /* Lives a model of up to 3 layers, and destroys it. Decoding, tokens come in few and are

@@ -129,7 +129,8 @@ static void AttentionRows(const test_signals* s, uint32_t layer, uint32_t head,
       s->layer.logit_softcap,
       s->geometry.sink_logits == NULL
           ? NULL
-          : s->sinks + layer * s->m->spec.n_q_heads + head * r->group};
+          : s->sinks + layer * s->m->spec.n_q_heads + head * r->group,
+      NULL};
   oracle_window_weights(&attention, rows);
   const double logit = ScaleOf(s) * r->q_max * r->k_max; /* Cauchy-Schwarz */
   const double tolerance =

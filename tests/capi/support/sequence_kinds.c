@@ -1,0 +1,323 @@
+#include "tests/capi/support/sequence_kinds.h"
+
+#include <string.h>
+
+#include "tests/capi/support/choice.h"
+#include "tests/capi/support/sequence_life.h"
+
+enum {
+  kLayers = 3,
+  kHeads = TEST_CHOICE_HEADS,
+  kAnyRows = 1, /* rows need not be read */
+  kHeadBudgets = 2,
+  kAllLayers = 4,
+  kValues = 8,    /* values are read */
+  kMeasures = 16, /* f32 sums decide, which round little with such rows */
+  kChanges = 32   /* rows change: they are neither quantized nor opaque */
+};
+
+typedef struct kind {
+  const char* policy;
+  uint32_t least; /* what must stay: budgets of heads begin there */
+  uint32_t n_protect;
+  uint32_t flags;
+} kind;
+
+static const kind kKinds[] = {
+    {"none", 0, 4, kAnyRows},
+    /* Places alone. */
+    {"streaming-llm:budget=60", 5, 0, kAnyRows | kHeadBudgets},
+    {"streaming-llm:budget=60,sink=0", 5, 4, kAnyRows | kHeadBudgets},
+    {"streaming-llm:budget=50,sink=3,split=geometric,alpha=0.8", 0, 4,
+     kAnyRows},
+    {"streaming-llm:sink=3,recent=41,select_block=8", 0, 4, kAnyRows},
+    {"streaming-llm:budget=60,sink=30,margin=9,every=4", 0, 4, kAnyRows},
+    {"streaming-llm:budget=20,sink=4,prompt=pinned-beside,every=7", 0, 0,
+     kAnyRows},
+    {"streaming-llm:budget=40,sink=4,prompt=pinned,margin=5", 0, 4, kAnyRows},
+    {"streaming-llm:budget=20,sink=2,split=geometric,alpha=0.7,prompt=beside",
+     0, 0, kAnyRows},
+    /* Given scores, exactly. */
+    {"custom:budget=50,sink=3,recent=9,pool=max3,tie=higher", 0, 4, kAnyRows},
+    {"custom:budget=0.4,sink=0,recent=2,scope=layer,over=sum", 0, 4, kAnyRows},
+    {"custom:budget=60,sink=1,scope=model,over=max,pool=max7", 0, 4, kAnyRows},
+    {"custom:budget=60,sink=4,split=arithmetic-kvf,alpha=0.8,over=max", 0, 4,
+     kAnyRows},
+    {"custom:budget=60,sink=4,recent=20,split=arithmetic-kvpress,scope=layer",
+     0, 4, kAnyRows},
+    {"custom:budget=64,sink=30,recent=3,split=arithmetic-kvf,beta=1000", 0, 0,
+     kAnyRows | kAllLayers},
+    {"custom:budget=64,sink=20,recent=3,split=geometric,alpha=0.3", 0, 0,
+     kAnyRows | kAllLayers},
+    {"custom:budget=60,sink=0,recent=0", 0, 0, kAnyRows | kHeadBudgets},
+    {"custom:budget=60,sink=1,recent=2,tie=higher", 7, 4,
+     kAnyRows | kHeadBudgets},
+    {"custom:budget=40,sink=0,select_block=10", 0, 0, kAnyRows | kHeadBudgets},
+    {"custom:budget=30,sink=2,recent=3,prompt=pinned-beside,every=3", 0, 0,
+     kAnyRows},
+    {"custom:budget=30,sink=0,prompt=beside,margin=6", 0, 4, kAnyRows},
+    {"custom:budget=40,sink=2,prompt=at-end,every=5", 0, 4, kAnyRows},
+    /* In whole blocks. */
+    {"custom:budget=47,sink=3,recent=5,select_block=8", 0, 4, kAnyRows},
+    {"custom:sink=0,budget=60,select_block=16,tie=higher", 0, 4, kAnyRows},
+    {"custom:budget=47,sink=9,select_block=7,scope=layer,over=sum", 0, 4,
+     kAnyRows},
+    {"custom:sink=0,budget=50,recent=9,select_block=16,scope=model,over=max", 0,
+     1, kAnyRows},
+    {"custom:budget=50,sink=1,recent=3,select_block=6,split=geometric,alpha=0."
+     "8",
+     0, 1, kAnyRows},
+    {"custom:budget=44,sink=1,recent=3,select_block=5,split=arithmetic-adakv,"
+     "beta=3",
+     0, 1, kAnyRows},
+    {"knorm:sink=0,budget=0.5,select_block=8", 0, 0, 0},
+    {"snapkv:budget=50,window=8,select_block=20,scope=layer,over=sum", 0, 1, 0},
+    {"snapkv:budget=0.5,window=8,select_block=5,scope=model,pool=max3", 0, 0,
+     0},
+    /* Heads share a layer's budget by scores. */
+    {"custom:budget=40,sink=1,recent=2,heads=adaptive", 0, 4, kAnyRows},
+    {"custom:sink=0,budget=25,heads=adaptive,floor=0,tie=higher,margin=4", 0, 0,
+     kAnyRows},
+    {"custom:sink=0,budget=0.3,heads=adaptive,floor=1,split=geometric", 0, 0,
+     kAnyRows},
+    {"custom:sink=0,budget=1.5,heads=adaptive,floor=0.9", 0, 0, kAnyRows},
+    {"custom:budget=30,sink=8,recent=16,heads=adaptive", 0, 4, kAnyRows},
+    {"custom:sink=0,budget=30,heads=adaptive,split=arithmetic-kvf", 0, 0,
+     kAnyRows},
+    {"custom:budget=30,sink=2,recent=3,heads=adaptive-blend", 0, 4, kAnyRows},
+    {"custom:sink=0,budget=17,heads=adaptive-blend,floor=0.5", 0, 0, kAnyRows},
+    {"custom:sink=0,budget=1.5,heads=adaptive-blend,floor=0", 0, 0, kAnyRows},
+    {"custom:budget=40,sink=1,recent=6,heads=threshold,threshold=1", 0, 4,
+     kAnyRows},
+    {"custom:sink=0,recent=3,heads=threshold,threshold=-7", 0, 0, kAnyRows},
+    {"custom:sink=0,budget=1.5,heads=threshold,threshold=99", 0, 0, kAnyRows},
+    {"knorm:sink=0,budget=40,heads=adaptive", 0, 4, 0},
+    /* Tokens of all layers compete. */
+    {"custom:sink=0,budget=30,split=scores,heads=adaptive,floor=0", 0, 2,
+     kAnyRows | kAllLayers},
+    {"custom:sink=2,recent=5,budget=30,split=scores,heads=adaptive,floor=0.3",
+     0, 2, kAnyRows | kAllLayers},
+    {"custom:sink=0,budget=0.37,split=scores,heads=adaptive,floor=0,rounding="
+     "together",
+     0, 0, kAnyRows | kAllLayers},
+    {"custom:sink=1,budget=30,split=scores,heads=adaptive,margin=9,tie=higher",
+     0, 2, kAnyRows | kAllLayers},
+    {"custom:sink=0,budget=30,split=scores,floor=0", 0, 2,
+     kAnyRows | kAllLayers},
+    {"custom:sink=2,recent=5,budget=30,split=scores,floor=0.4", 0, 2,
+     kAnyRows | kAllLayers},
+    {"custom:sink=0,budget=0.31,split=scores,floor=0,rounding=together", 0, 0,
+     kAnyRows | kAllLayers},
+    /* Two stages. */
+    {"custom:sink=0,budget=30,weight=given,secure=0.5", 0, 3, kAnyRows},
+    {"custom:budget=31,weight=given,epsilon=0.25,secure=0.3,sink=3,recent=5", 0,
+     3, kAnyRows},
+    {"custom:sink=0,budget=0.4,weight=given,secure=1,tie=higher", 0, 0,
+     kAnyRows},
+    {"custom:sink=0,budget=30,weight=given,secure=0.01,recent=20", 0, 3,
+     kAnyRows},
+    {"custom:sink=0,budget=20,weight=given,secure=0.5,heads=adaptive", 0, 3,
+     kAnyRows},
+    {"custom:budget=24,weight=given,secure=0.25,heads=adaptive,floor=0.5,sink="
+     "2",
+     0, 3, kAnyRows},
+    {"custom:sink=0,budget=20,weight=given,secure=0.5,heads=adaptive-blend,"
+     "recent=3",
+     0, 3, kAnyRows},
+    /* Other scores, as kvevict_score() has them. */
+    {"random:budget=0.5,sink=0,recent=0", 0, 0, kAnyRows | kHeadBudgets},
+    {"random:budget=60,sink=2,recent=3", 9, 4, kAnyRows | kHeadBudgets},
+    {"random:budget=28,scope=model,margin=5,seed=9", 0, 4, kAnyRows},
+    {"knorm:budget=40,sink=1,weight=norm,epsilon=9,scope=layer", 0, 4, kValues},
+    {"knorm:budget=40,prompt=pinned,every=2", 0, 0, 0},
+    {"keydiff:budget=40,scope=layer,split=geometric,alpha=0.7", 0, 4, 0},
+    {"keydiff:budget=0.4,margin=3", 0, 0, 0},
+    {"lagkv:budget=40,block=10", 0, 0, kValues},
+    {"cur:budget=40", 0, 4, kValues},
+    /* Windows of queries, by the oracle's attention. */
+    {"snapkv:budget=60,sink=2,window=8", 10, 0, kHeadBudgets},
+    {"snapkv:budget=60,sink=0,window=4,pool=max3,tie=higher", 8, 4,
+     kHeadBudgets},
+    {"snapkv:budget=50,sink=0,window=4,prior=mean", 8, 4, kHeadBudgets},
+    {"snapkv:budget=50,window=12,pool=avg5,rows=mean,group=max", 0, 4, 0},
+    {"snapkv:budget=50,window=12,pool=max5,order=pool-reduce,scope=layer,over="
+     "sum",
+     0, 4, 0},
+    {"snapkv:budget=60,window=16,scope=model,over=max,tie=higher", 0, 4, 0},
+    {"snapkv:budget=40,window=8,heads=adaptive", 0, 4, 0},
+    {"pyramidkv:budget=60,window=8,alpha=0.8", 0, 4, 0},
+    {"pyramidkv:budget=50,sink=2,window=5,split=arithmetic-kvf,pool=avg7,over="
+     "sum",
+     0, 0, 0},
+    {"tova:budget=40,keep_window=no,margin=6,every=3", 0, 4, 0},
+    {"tova:budget=24,prompt=beside", 0, 0, 0},
+    {"r-kv:budget=40,window=8,redundancy=0", 0, 4, 0},
+    {"cake:budget=60,window=8", 0, 0, kMeasures},
+    {"cake:budget=0.3,window=16,tau1=1.6,tau2=0.4", 0, 0, kMeasures},
+    {"cake:budget=40,window=4,spread=0,sink=2,pool=max3,recent=9", 0, 2,
+     kMeasures},
+    {"snapkv:budget=90,window=32,split=cake,order=pool-reduce,pool=max5", 0, 0,
+     kMeasures},
+    {"cake:budget=60,window=8,softmax=past,group=max,scope=layer,over=sum", 0,
+     0, kMeasures},
+    {"cake:budget=50,window=8,heads=adaptive", 0, 0, kMeasures},
+    {"snapkv:budget=60,sink=4,recent=50,window=8,split=lazy,lazy=0.5", 0, 0,
+     kMeasures},
+    {"snapkv:budget=40,sink=2,window=3,split=lazy,lazy=0.05,spread=9", 0, 0,
+     kMeasures},
+    {"snapkv:budget=0.4,window=2,split=lazy,lazy=0.1,scope=layer", 0, 0,
+     kMeasures},
+    /* Tokens that stay for their values. */
+    {"custom:budget=30,sink=2,recent=3,secure_values=1", 0, 2, kValues},
+    {"custom:budget=30,sink=2,recent=3,secure_values=9,value_measure=norm", 0,
+     2, kValues},
+    {"custom:budget=0.4,sink=2,secure_values=0.5,value_measure=variance", 0, 0,
+     kValues},
+    {"custom:budget=30,sink=2,secure_values=0.25,tie=higher", 0, 2, kValues},
+    {"custom:budget=30,sink=2,recent=3,secure_values=500", 0, 2, kValues},
+    /* Rows that go are merged into rows that stay. */
+    {"streaming-llm:budget=40,merge=values", 0, 0, kChanges},
+    {"streaming-llm:budget=0.5,sink=2,merge=pivot", 0, 0, kChanges},
+    {"random:sink=0,budget=33,merge=values,merge_threshold=0.2,merge_fraction="
+     "0.75",
+     0, 2, kChanges},
+    {"custom:sink=0,budget=40,scope=layer,over=sum,merge=weighted", 0, 2,
+     kChanges},
+    {"random:sink=0,budget=40,scope=model,merge=pivot", 0, 0, kChanges},
+    {"knorm:budget=45,sink=2,heads=adaptive,merge=values", 0, 0, kChanges},
+    {"random:sink=0,budget=45,heads=threshold,threshold=0.6,merge=weighted", 0,
+     0, kChanges},
+    {"random:sink=0,budget=48,select_block=8,merge=values,merge_fraction=0.5",
+     0, 0, kChanges},
+    {"custom:sink=0,budget=40,split=geometric,merge=pivot", 0, 0, kChanges},
+    {"snapkv:budget=50,window=8,merge=weighted", 0, 0, kChanges},
+    {"keydiff:sink=0,budget=40,merge=values", 0, 0, kChanges},
+    /* Values that stay are fitted to queries. */
+    {"snapkv:budget=50,window=8,fit=values", 0, 2, kChanges},
+    {"snapkv:budget=40,window=8,reference=6,fit=values", 0, 0, kChanges},
+    {"snapkv:budget=20,window=8,reference=30,reference_weight=0.5,fit=values,"
+     "fit_ridge=0.1",
+     0, 0, kChanges},
+    {"snapkv:budget=40,window=8,split=scores,heads=adaptive,fit=values", 0, 0,
+     kChanges | kAllLayers},
+    {"tova:budget=40,reference=25,fit=values", 0, 0, kChanges},
+    {"r-kv:budget=40,window=8,redundancy=0,fit=values,fit_ridge=1", 0, 0,
+     kChanges},
+    {"keydiff:sink=0,budget=30,reference=35,fit=values", 0, 0, kChanges},
+    {"streaming-llm:budget=0.5,sink=2,reference=10,fit=values", 0, 0, kChanges},
+    {"knorm:budget=45,sink=2,heads=adaptive,reference=40,fit=values", 0, 0,
+     kChanges},
+    {"random:sink=0,budget=40,scope=model,reference=8,fit=values", 0, 0,
+     kChanges},
+    {"random:sink=0,budget=20,scope=layer,reference=30,fit=values", 0, 0,
+     kChanges},
+    {"random:sink=0,budget=48,select_block=8,reference=9,fit=values", 0, 0,
+     kChanges},
+    {"snapkv:budget=50,window=8,fit=bias-values", 0, 0, kChanges},
+    {"snapkv:budget=20,window=8,reference=30,reference_weight=0.5,fit=bias-"
+     "values,fit_ridge=0.1",
+     0, 0, kChanges},
+    {"keydiff:sink=0,budget=30,reference=35,fit=bias-values", 0, 0, kChanges},
+    {"random:sink=0,budget=20,scope=layer,reference=30,fit=bias-values", 0, 0,
+     kChanges},
+    /* Reference queries. */
+    {"snapkv:budget=40,window=8,reference=5", 0, 4, 0},
+    {"snapkv:budget=40,window=8,reference=5,reference_weight=0.5", 0, 4, 0},
+    {"snapkv:budget=40,window=8,reference=5,keep_window=no", 0, 4, 0},
+    {"snapkv:budget=40,window=8,reference=4,heads=adaptive", 0, 4, 0},
+    {"snapkv:budget=40,window=8,reference=4,reference_weight=0.25,rows=max,"
+     "group=max,"
+     "heads=adaptive",
+     0, 4, 0},
+    {"snapkv:budget=40,window=8,reference=4,reference_weight=0.7,rows=max,pool="
+     "avg5,"
+     "edge=mass,order=pool-rows,prior=mean",
+     0, 4, 0},
+    {"tova:budget=40,reference=3,reference_weight=0.3", 0, 4, 0},
+    {"pyramidkv:budget=40,window=8,reference=6,alpha=0.9", 0, 0, 0},
+    {"r-kv:budget=40,window=8,reference=6,reference_weight=0.5,redundancy=0", 0,
+     4, 0},
+};
+
+/* Budgets of heads, sometimes above what is ever held, or all alike. */
+static void DrawBudgets(test_random* random, uint32_t least,
+                        uint32_t* budgets) {
+  const uint32_t way = test_random_below(random, 5);
+  const uint32_t one = least + test_random_below(random, 60);
+  for (uint32_t i = 0; i < kLayers * kHeads; ++i) {
+    budgets[i] = way == 0   ? one
+                 : way == 1 ? least + test_random_below(random, 3)
+                            : least + test_random_below(random, 120);
+    if (test_random_below(random, 8) == 0) budgets[i] = least;
+    if (test_random_below(random, 8) == 0) budgets[i] = 4000000000u;
+  }
+}
+
+/* Whether a layer may have another one's cache: nothing depends on all layers. */
+static bool MayShare(const char* policy) {
+  static const char* const kOfAll[] = {"scope=model", "cake", "split=scores",
+                                       "split=lazy"};
+  bool may = true;
+  for (int i = 0; i < 4; ++i) may = may && strstr(policy, kOfAll[i]) == NULL;
+  return may;
+}
+
+static test_model* DrawModel(test_random* random, const kind* k) {
+  static const kvevict_dtype kTypes[] = {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F16,
+                                         KVEVICT_DTYPE_BF16};
+  static const uint32_t kGroups[] = {1, 3, 4, 8};
+  static uint32_t budgets[kLayers * kHeads];
+  test_model_spec spec = {.policy = k->policy,
+                          .max_positions = TEST_SEQUENCE_POSITIONS + 40};
+  spec.n_layers = (k->flags & kAllLayers) != 0
+                      ? kLayers
+                      : test_random_between(random, 1, kLayers);
+  spec.n_kv_heads = test_random_between(random, 1, kHeads);
+  spec.n_q_heads = spec.n_kv_heads * kGroups[test_random_below(random, 4)];
+  spec.max_tokens = test_random_between(random, 100, 180);
+  spec.k_head_dim = test_random_between(random, 1, 40);
+  spec.v_head_dim =
+      test_random_between(random, (k->flags & (kValues | kChanges)) != 0, 20);
+  spec.q_dtype = kTypes[test_random_below(random, 3)];
+  spec.k_dtype = kTypes[test_random_below(random, 3)];
+  if ((k->flags & kChanges) == 0 && test_random_below(random, 3) == 0) {
+    test_draw_quantized(&spec, random);
+  } else if ((k->flags & kAnyRows) != 0 && test_random_coin(random)) {
+    spec.k_dtype = KVEVICT_DTYPE_OPAQUE;
+    spec.v_head_dim += 1;
+  }
+  if ((k->flags & kMeasures) != 0) {
+    spec.k_head_dim = 16;
+    spec.q_dtype = KVEVICT_DTYPE_F16;
+    spec.k_dtype = KVEVICT_DTYPE_F32;
+  }
+  spec.layout = (test_layout)test_random_below(random, TEST_N_LAYOUTS);
+  spec.n_companions = test_random_below(random, 3);
+  spec.n_threads = test_random_between(random, 1, 4);
+  spec.draft_tokens = test_random_below(random, 4);
+  spec.report_mass = test_random_below(random, 2);
+  DrawBudgets(random, k->least, budgets);
+  spec.head_budgets = (k->flags & kHeadBudgets) != 0 ? budgets : NULL;
+  const bool fits_biases = strstr(k->policy, "bias-values") != NULL;
+  if (fits_biases && spec.n_companions == 0) spec.n_companions = 1;
+  spec.last_shares = MayShare(k->policy) && test_random_below(random, 4) == 0;
+  test_model* m = test_model_create(&spec, test_random_apart(random));
+  const bool has_biases =
+      fits_biases ||
+      (spec.n_companions > 0 && (k->flags & (kAnyRows | kMeasures)) == 0 &&
+       test_random_coin(random));
+  for (uint32_t l = 0; l < spec.n_layers; ++l) {
+    if (has_biases) m->live[l]->companions[0].role = KVEVICT_ROLE_BIAS;
+  }
+  return m;
+}
+
+const char* test_sequence_kind(uint32_t i) {
+  return i < sizeof kKinds / sizeof *kKinds ? kKinds[i].policy : NULL;
+}
+
+void test_live_kind(uint32_t i, test_random* random, bool decodes,
+                    test_lived* sum) {
+  test_live(DrawModel(random, &kKinds[i]), kKinds[i].n_protect, random, decodes,
+            sum);
+}
