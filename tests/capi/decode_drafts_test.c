@@ -1,5 +1,5 @@
-/* Speculative decoding: each step observes and appends drafts, takes the rejected
- * ones back, and evicts. */
+/* Speculative decoding: drafts are observed and appended, and the rejected ones taken back.
+ * sequence_life_test.c takes tokens back at random. */
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/random.h"
@@ -26,33 +26,6 @@ static void Speculate(test_model* m, uint32_t n, uint32_t n_rejected) {
   test_model_append(m, n_rejected);
   EXPECT_OK(kvevict_sequence_trim_to(m->sequence, length, NULL));
   m->n_seen = length;
-}
-
-/* The number of steps of 60 that evict. */
-static uint32_t CountEvictions(const char* policy, uint32_t n_prompt,
-                               uint32_t n_accepted, uint32_t n_rejected) {
-  const test_model_spec spec = Spec(policy, n_rejected);
-  test_model* m = test_model_create(&spec, (test_random){7});
-  uint32_t n = 0;
-  test_model_step(m, n_prompt);
-  EXPECT_OK(test_model_evict(m, NULL, NULL));
-  for (uint32_t i = 0; i < 60; ++i) {
-    Speculate(m, n_accepted, n_rejected);
-    const uint32_t before = test_model_stored(m, 0);
-    EXPECT_OK(test_model_evict(m, NULL, NULL));
-    n += test_model_stored(m, 0) < before;
-  }
-  test_model_check(m, policy);
-  test_model_destroy(m);
-  return n;
-}
-
-Test(decode_drafts, every_step_evicts_though_drafts_are_rejected) {
-  const uint32_t tova = CountEvictions("tova:budget=100", 100, 3, 1);
-  EXPECT(tova == 60, "tova: %u of 60", tova);
-  const uint32_t snapkv =
-      CountEvictions("snapkv:budget=100,window=16,margin=20", 100, 4, 2);
-  EXPECT(snapkv == 60 * 4 / 24, "snapkv: %u", snapkv);
 }
 
 Test(decode_drafts,

@@ -7,8 +7,7 @@
 
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/inputs.h"
-#include "tests/capi/support/plan.h"
-#include "tests/capi/support/policies.h"
+#include "tests/capi/support/model.h"
 #include "tests/capi/support/random.h"
 #include "tests/oracle/presets.h"
 
@@ -96,35 +95,17 @@ static const run kRuns[] = {
      39},
 };
 
-/* A model's tokens, and the rows that are stored. */
 typedef struct engine {
-  uint32_t n_most;
-  float* queries; /* [kLayers, n_most, kQueryHeads, kDim] */
-  float* keys;    /* [kLayers, n_most, kHeads, kDim] */
+  test_model* m;
   float inv_freq[kPairs];
   float centers[kLayers * kQueryHeads][3][kPairs];
-  uint32_t n_slots;
-  float* k; /* [kLayers, n_slots, kHeads, kDim] */
-  float* v;
-  kvevict_layer_geometry layer;
-  test_plan* plan;
-  kvevict_sequence* sequence;
-  kvevict_view views[kLayers];
   kvevict_plane center_planes[kLayers];
-  kvevict_signal_inputs inputs[kLayers];
-  bool has_inputs;
-  uint32_t n_seen;
-  uint32_t n_prompt; /* valid once it has ended */
-  /* The positions that the library reports, [kLists, n_slots]. */
+  float* keys[kLayers]; /* of all tokens, [kHeads, max_positions, kDim] */
+  uint32_t n_prompt;    /* valid once it has ended */
+  /* What lists held before an eviction, [kLists, max_tokens]. */
   int32_t* positions;
   uint32_t stored[kLists];
 } engine;
-
-static float* Normals(size_t n, float scale, test_random* random) {
-  float* out = malloc(n * sizeof *out);
-  for (size_t i = 0; i < n; ++i) out[i] = scale * test_random_normal(random);
-  return out;
-}
 
 static engine* Create(const run* r) {
   test_random random = {0};
@@ -132,10 +113,18 @@ static engine* Create(const run* r) {
     random.state = random.state * 31 + (uint8_t)*c;
   }
   engine* e = calloc(1, sizeof *e);
-  e->n_most = r->n_prompt + r->n_steps;
-  e->queries =
-      Normals((size_t)kLayers * e->n_most * kQueryHeads * kDim, 2.0f, &random);
-  e->keys = Normals((size_t)kLayers * e->n_most * kHeads * kDim, 1.0f, &random);
+  const uint32_t n_slots = r->n_prompt + r->most + 1;
+  const test_model_spec spec = {.policy = "none",
+                                .n_layers = kLayers,
+                                .n_q_heads = kQueryHeads,
+                                .n_kv_heads = kHeads,
+                                .max_tokens = n_slots,
+                                .max_positions = r->n_prompt + r->n_steps,
+                                .k_head_dim = kDim,
+                                .v_head_dim = kDim,
+                                .q_dtype = KVEVICT_DTYPE_F32,
+                                .k_dtype = KVEVICT_DTYPE_F32};
+  e->m = test_model_create(&spec, random);
   for (uint32_t f = 0; f < kPairs; ++f) {
     e->inv_freq[f] = powf(10000.0f, -(float)f / kPairs);
   }
@@ -149,116 +138,84 @@ static engine* Create(const run* r) {
           sqrtf(re * re + im * im) + (float)test_random_unit(&random);
     }
   }
-  e->n_slots = r->n_prompt + r->most + 1;
-  const size_t n = (size_t)kLayers * e->n_slots * kHeads * kDim;
-  e->k = calloc(n, sizeof(float));
-  e->v = calloc(n, sizeof(float));
-  e->layer = test_layer(kQueryHeads, kHeads, kDim, kDim);
-  e->layer.q_dtype = e->layer.k_dtype = e->layer.v_dtype = KVEVICT_DTYPE_F32;
-  kvevict_geometry geometry = test_geometry(kLayers, e->n_slots, &e->layer);
+  kvevict_geometry geometry = e->m->geometry;
   geometry.rope_inv_freq = e->inv_freq;
   geometry.rope_inv_freq_len = kPairs;
-  e->plan = test_plan_create(r->text, &geometry, KVEVICT_OPERATION_EVICT, 1);
-  EXPECT_OK(kvevict_sequence_create(e->plan->plan, &e->sequence));
-  EXPECT_OK(kvevict_sequence_begin_observing(e->sequence, NULL, 0));
-  e->has_inputs = e->plan->policy.kind == ORACLE_TRIATTENTION;
+  EXPECT_OK(test_model_go_on(e->m, r->text, &geometry, NULL));
   for (uint32_t l = 0; l < kLayers; ++l) {
-    const size_t at = (size_t)l * e->n_slots * kHeads * kDim;
-    e->views[l] = (kvevict_view)KVEVICT_VIEW_INIT;
-    e->views[l].n_kv_heads = kHeads;
-    e->views[l].k = test_rows_plane(e->k + at, kHeads, kDim);
-    e->views[l].v = test_rows_plane(e->v + at, kHeads, kDim);
-    kvevict_plane* centers = &e->center_planes[l];
-    *centers = test_rows_plane(e->centers[l * kQueryHeads][0], 1, kDim);
-    centers->head_dim = kPairs;
-    centers->token_stride_bytes = (int64_t)sizeof e->centers[0][0];
-    centers->head_stride_bytes = (int64_t)sizeof e->centers[0];
-    e->inputs[l] = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
-    e->inputs[l].query_centers = centers;
+    e->center_planes[l] = kvevict_plane_head_major(
+        e->centers[l * kQueryHeads], KVEVICT_DTYPE_F32, 3, kPairs);
+    e->keys[l] = malloc(sizeof(float) * kHeads * spec.max_positions * kDim);
+    test_cache_keys(e->m->archive[l], spec.max_positions, e->keys[l]);
   }
-  e->positions = malloc(sizeof(int32_t) * kLists * e->n_slots);
+  e->positions = malloc(sizeof(int32_t) * kLists * n_slots);
   return e;
 }
 
 static void Destroy(engine* e) {
-  kvevict_sequence_destroy(e->sequence);
-  test_plan_destroy(e->plan);
-  free(e->queries);
-  free(e->keys);
-  free(e->k);
-  free(e->v);
+  /* Keys may be rotated to their slots. */
+  if (!e->m->policy.rotate) test_model_check(e->m, "decoded");
+  test_model_destroy(e->m);
+  for (uint32_t l = 0; l < kLayers; ++l) free(e->keys[l]);
   free(e->positions);
   free(e);
 }
 
 static const float* Key(const engine* e, uint32_t layer, uint32_t position,
                         uint32_t head) {
-  const size_t row = ((size_t)layer * e->n_most + position) * kHeads + head;
-  return e->keys + row * kDim;
+  return e->keys[layer] +
+         ((size_t)head * e->m->spec.max_positions + position) * kDim;
 }
 
 static void Append(engine* e, uint32_t n) {
-  for (uint32_t l = 0; l < kLayers; ++l) {
-    const kvevict_plane queries = test_rows_plane(
-        e->queries + ((size_t)l * e->n_most + e->n_seen) * kQueryHeads * kDim,
-        kQueryHeads, kDim);
-    EXPECT_OK(test_observe(e->sequence, l, &queries, n, e->n_seen));
-    for (uint32_t h = 0; h < kHeads; ++h) {
-      const uint32_t list = l * kHeads + h;
-      for (uint32_t i = 0; i < n; ++i) {
-        const uint32_t slot = e->stored[list]++;
-        EXPECT(slot < e->n_slots, "layer %u has no slot %u", l, slot);
-        const size_t row = ((size_t)l * e->n_slots + slot) * kHeads + h;
-        memcpy(e->k + row * kDim, Key(e, l, e->n_seen + i, h),
-               kDim * sizeof(float));
-        e->positions[(size_t)list * e->n_slots + slot] =
-            (int32_t)(e->n_seen + i);
-      }
-    }
+  test_model_step(e->m, n);
+  for (uint32_t list = 0; list < kLists; ++list) {
+    const uint32_t l = list / kHeads, h = list % kHeads;
+    e->stored[list] = test_model_stored_of(e->m, l, h);
+    test_model_positions(e->m, l, h,
+                         e->positions + list * e->m->spec.max_tokens);
   }
-  EXPECT_OK(kvevict_sequence_append(e->sequence, n, NULL));
-  e->n_seen += n;
 }
 
-static kvevict_evict_report Evict(engine* e) {
+static bool Evict(engine* e) {
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-  if (e->has_inputs) {
-    options.inputs = e->inputs;
-    options.inputs_len = kLayers;
-  }
-  EXPECT_OK(kvevict_sequence_evict(e->sequence, e->views, kLayers, &options,
-                                   e->plan->workspace, e->plan->workspace_bytes,
-                                   NULL));
   kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
-  EXPECT_OK(kvevict_sequence_report(e->sequence, &report, NULL, 0));
-  return report;
+  test_inputs inputs;
+  if (e->m->policy.kind == ORACLE_TRIATTENTION) {
+    test_give_scores(&options, &inputs, kLayers, NULL, 0, 0);
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      inputs.inputs[l].scores = NULL;
+      inputs.inputs[l].query_centers = &e->center_planes[l];
+    }
+  }
+  EXPECT_OK(test_model_evict(e->m, &options, &report));
+  return report.evicted;
 }
 
 /* The source sees the stored rows and the last queries. All lists hold equally
  * many tokens. */
 static oracle_prompt Stored(const engine* e, float** memory) {
-  const uint32_t n = e->stored[0];
+  const uint32_t n = e->stored[0], n_seen = e->m->n_seen;
   const size_t n_keys = (size_t)kLists * n * kDim;
   float* keys = *memory = calloc(n_keys * (1 + kGroup), sizeof(float));
   float* queries = keys + n_keys;
   for (uint32_t list = 0; list < kLists; ++list) {
-    const uint32_t l = list / kHeads, h = list % kHeads;
     EXPECT(e->stored[list] == n, "list %u holds %u, not %u", list,
            e->stored[list], n);
-    const int32_t* positions = e->positions + (size_t)list * e->n_slots;
+    const int32_t* positions = e->positions + list * e->m->spec.max_tokens;
     for (uint32_t i = 0; i < n; ++i) {
       memcpy(keys + ((size_t)list * n + i) * kDim,
-             Key(e, l, (uint32_t)positions[i], h), kDim * sizeof(float));
+             Key(e, list / kHeads, (uint32_t)positions[i], list % kHeads),
+             kDim * sizeof(float));
     }
   }
   for (uint32_t q = 0; q < kLayers * kQueryHeads; ++q) {
+    const float* const all = (const float*)e->m->queries[q / kQueryHeads];
     for (uint32_t i = 0; i < 8 && i < n; ++i) {
       const size_t row =
-          ((size_t)(q / kQueryHeads) * e->n_most + e->n_seen - 1 - i) *
-              kQueryHeads +
-          q % kQueryHeads;
-      memcpy(queries + ((size_t)q * n + n - 1 - i) * kDim,
-             e->queries + row * kDim, kDim * sizeof(float));
+          (size_t)(n_seen - 1 - i) * kQueryHeads + q % kQueryHeads;
+      memcpy(queries + ((size_t)q * n + n - 1 - i) * kDim, all + row * kDim,
+             kDim * sizeof(float));
     }
   }
   return (oracle_prompt){.n_layers = kLayers,
@@ -272,7 +229,7 @@ static oracle_prompt Stored(const engine* e, float** memory) {
                          .inv_freq = e->inv_freq,
                          .centers = e->centers[0][0],
                          .n_prompt = e->n_prompt,
-                         .n_seen = e->n_seen,
+                         .n_seen = n_seen,
                          .positions = e->positions};
 }
 
@@ -280,10 +237,10 @@ typedef struct tally {
   uint32_t evictions, lists, sure;
 } tally;
 
-/* Compares the lists after an eviction with the source's, then adopts the
- * library's: it may have chosen another token among nearly equal scores. */
-static void Follow(const run* r, engine* e, bool evicts, bool evicted,
-                   tally* all) {
+/* Compares the lists after an eviction with the source's. Later steps go on from the
+ * library's, which may have chosen another token among nearly equal scores. */
+static void Compare(const run* r, const engine* e, bool evicts, bool evicted,
+                    tally* all) {
   float* memory = NULL;
   const oracle_prompt p = Stored(e, &memory);
   const uint32_t n = p.n_tokens;
@@ -301,30 +258,28 @@ static void Follow(const run* r, engine* e, bool evicts, bool evicted,
     for (uint32_t list = 0; list < kLists; ++list) least[list] = most[list] = n;
   }
   EXPECT(evicted == (most[0] < n), "%s at %u tokens: evicted is %u of %u",
-         r->text, e->n_seen, evicted, n);
+         r->text, e->m->n_seen, evicted, n);
   for (uint32_t list = 0; list < kLists; ++list) {
-    int32_t* before = e->positions + (size_t)list * e->n_slots;
+    const uint32_t l = list / kHeads, h = list % kHeads;
+    const int32_t* before = e->positions + list * e->m->spec.max_tokens;
     int32_t* kept = malloc((n + 1) * sizeof *kept);
-    size_t n_kept = 0;
-    EXPECT_OK(kvevict_sequence_keep_positions(e->sequence, list / kHeads,
-                                              list % kHeads, kept, n, &n_kept));
+    const uint32_t n_kept = test_model_stored_of(e->m, l, h);
+    test_model_positions(e->m, l, h, kept);
     EXPECT(n_kept >= least[list] && n_kept <= most[list],
-           "%s at %u tokens: list %u keeps %zu of %u, not %u .. %u", r->text,
-           e->n_seen, list, n_kept, n, least[list], most[list]);
+           "%s at %u tokens: list %u keeps %u of %u, not %u .. %u", r->text,
+           e->m->n_seen, list, n_kept, n, least[list], most[list]);
     bool sure = true;
-    size_t k = 0;
+    uint32_t k = 0;
     for (uint32_t i = 0; i < n; ++i) {
       const bool is_kept = k < n_kept && kept[k] == before[i];
       k += is_kept;
       const size_t at = (size_t)list * n + i;
       EXPECT(is_kept ? may[at] : !must[at],
-             "%s at %u tokens: list %u %s token %d", r->text, e->n_seen, list,
-             is_kept ? "kept" : "lost", before[i]);
+             "%s at %u tokens: list %u %s token %d", r->text, e->m->n_seen,
+             list, is_kept ? "kept" : "lost", before[i]);
       sure = sure && must[at] == may[at];
     }
     EXPECT(k == n_kept, "%s: list %u holds others", r->text, list);
-    memcpy(before, kept, n_kept * sizeof *kept);
-    e->stored[list] = (uint32_t)n_kept;
     all->lists += evicted;
     all->sure += evicted && sure;
     free(kept);
@@ -337,8 +292,8 @@ static void Follow(const run* r, engine* e, bool evicts, bool evicted,
 static bool IsDue(const run* r, const engine* e) {
   if (e->n_prompt == 0) return (r->flags & kAtPrompt) != 0;
   if (r->every == 0) return true;
-  if ((r->flags & kEngineAsks) != 0) return (e->n_seen - 1) % r->every == 0;
-  return (e->n_seen - e->n_prompt) % r->every == 0;
+  if ((r->flags & kEngineAsks) != 0) return (e->m->n_seen - 1) % r->every == 0;
+  return (e->m->n_seen - e->n_prompt) % r->every == 0;
 }
 
 static void Decode(const run* r) {
@@ -346,21 +301,23 @@ static void Decode(const run* r) {
   engine* e = Create(r);
   tally all = {0, 0, 0};
   Append(e, r->n_prompt);
-  Follow(r, e, IsDue(r, e), Evict(e).evicted, &all);
-  EXPECT_OK(kvevict_sequence_end_prompt(e->sequence));
+  const bool is_due = IsDue(r, e);
+  Compare(r, e, is_due, Evict(e), &all);
+  EXPECT_OK(kvevict_sequence_end_prompt(e->m->sequence));
   e->n_prompt = r->n_prompt;
   for (uint32_t step = 0; step < r->n_steps; ++step) {
     Append(e, 1);
     const bool due = IsDue(r, e);
     const bool asks = (r->flags & kEngineAsks) == 0 || due;
-    Follow(r, e, due, asks && Evict(e).evicted, &all);
+    Compare(r, e, due, asks && Evict(e), &all);
     const uint32_t beside = (r->flags & kBeside) != 0 ? r->n_prompt : 0;
-    EXPECT(e->stored[0] <= beside + r->most, "%s at %u tokens: %u slots", text,
-           e->n_seen, e->stored[0]);
+    const uint32_t n = test_model_stored(e->m, 0);
+    EXPECT(n <= beside + r->most, "%s at %u tokens: %u slots", text,
+           e->m->n_seen, n);
   }
   EXPECT(all.evictions >= 2, "%s: %u evictions", text, all.evictions);
   /* Plateaus of a maximum pool usually end at the cut, but not always. */
-  const uint32_t part = e->plan->policy.pool == ORACLE_POOL_MAX ? 20 : 2;
+  const uint32_t part = e->m->policy.pool == ORACLE_POOL_MAX ? 20 : 2;
   EXPECT(all.sure * part >= all.lists, "%s: %u of %u lists are in doubt", text,
          all.lists - all.sure, all.lists);
   Destroy(e);

@@ -34,46 +34,6 @@ Test(decode, pinned_prompts_that_do_not_fit_are_refused) {
   test_model_destroy(m);
 }
 
-/* A ratio of few tokens has no room for what must stay. */
-Test(decode, ratios_work_when_they_have_room) {
-  static const char* const kTexts[] = {
-      "streaming-llm:budget=0.5,sink=4,prompt=beside",
-      "custom:budget=0.5,sink=4,recent=3,prompt=pinned-beside",
-      "snapkv:budget=0.5,sink=2,window=8,prompt=beside"};
-  for (int i = 0; i < 3; ++i) {
-    test_model* m = Model(kTexts[i], 11);
-    const bool custom = m->policy.kind == ORACLE_CUSTOM;
-    test_model_step(m, 60);
-    EXPECT_OK(kvevict_sequence_end_prompt(m->sequence));
-    for (uint32_t behind = 1; behind <= 60; ++behind) {
-      test_model_step(m, 1);
-      if (!custom || behind < 14) EXPECT_OK(test_model_evict(m, NULL, NULL));
-      if (custom) continue;
-      const uint32_t least = i == 0 ? 4 : 10;
-      const uint32_t budget = behind / 2;
-      const uint32_t stored = test_model_stored(m, 0);
-      EXPECT(budget > least ? stored == 60 + budget : stored == 60 + behind,
-             "%s: %u behind the prompt, %u stored", kTexts[i], behind, stored);
-    }
-    test_model_check(m, kTexts[i]);
-    test_model_destroy(m);
-  }
-  test_model* m = Model("streaming-llm:budget=0.5,sink=4,margin=32", 12);
-  for (uint32_t n = 1; n < 200; ++n) {
-    test_model_step(m, 1);
-    EXPECT_OK(test_model_evict(m, NULL, NULL));
-    EXPECT(test_model_stored(m, 0) <= n / 2 + 32, "%u of %u",
-           test_model_stored(m, 0), n);
-  }
-  test_model_destroy(m);
-  m = Model("snapkv:budget=64,window=8,heads=threshold,threshold=0.01", 13);
-  for (uint32_t n = 0; n < 30; ++n) {
-    EXPECT_OK(test_model_evict(m, NULL, NULL));
-    test_model_step(m, 1);
-  }
-  test_model_destroy(m);
-}
-
 Test(decode, prompts_end_once) {
   test_model* m = Model("tova:budget=24", 8);
   EXPECT_INVALID(kvevict_sequence_end_prompt(NULL), "sequence");

@@ -176,29 +176,20 @@ static void ExpectAlike(const pair* p, kvevict_dtype dtype, uint32_t dim,
   }
 }
 
-Test(dtypes, score_as_the_f32_rows_they_stand_for_in_any_layout) {
+Test(dtypes, score_as_the_f32_rows_they_stand_for) {
   test_random random = test_random_start("dtypes score");
-  kvevict_dtype_info info;
-  for (uint32_t i = 0; NextQuantized(&i, &info);) {
-    for (test_layout layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
-      pair p = DrawPair(info.dtype, 64, layout, &random);
-      ExpectAlike(&p, info.dtype, 64, info.name, layout, NULL);
-      DestroyPair(&p);
-    }
-  }
-}
-
-Test(dtypes, score_at_odd_sizes_and_ragged_heads) {
-  test_random random = test_random_start("dtypes sizes");
   static const uint32_t kCounts[kHeads] = {kTokens, 31};
   kvevict_dtype_info info;
   for (uint32_t i = 0; NextQuantized(&i, &info);) {
     const uint32_t block = info.block_elements;
-    const uint32_t dims[] = {32, 96, block > 2 ? 64 : 37 / block * block,
+    const uint32_t dims[] = {64, 32, 96, block > 2 ? 64 : 37 / block * block,
                              block > 2 ? 32 : 90};
-    for (int d = 0; d < 4; ++d) {
-      pair p = DrawPair(info.dtype, dims[d], TEST_TOKEN_MAJOR, &random);
-      ExpectAlike(&p, info.dtype, dims[d], info.name, TEST_TOKEN_MAJOR,
+    for (uint32_t turn = 0; turn < TEST_N_LAYOUTS + 4; ++turn) {
+      /* Every layout, and then every size. */
+      const uint32_t d = turn < TEST_N_LAYOUTS ? 0 : turn - TEST_N_LAYOUTS + 1;
+      const test_layout layout = (test_layout)(d > 0 ? TEST_TOKEN_MAJOR : turn);
+      pair p = DrawPair(info.dtype, dims[d], layout, &random);
+      ExpectAlike(&p, info.dtype, dims[d], info.name, layout,
                   d % 2 == 0 ? NULL : kCounts);
       DestroyPair(&p);
     }

@@ -1,4 +1,5 @@
-/* KIVI-style caches evicted in place, and calls that they refuse. */
+/* Bytes that evictions of KIVI-style caches report, and calls that they refuse. paged_test.c
+ * has their evictions, grouped_test.c the moves. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,61 +29,14 @@ static test_plan* PlanOf(const test_grouped_spec* spec, kvevict_dtype dtype,
 /* ---- Evictions ---- */
 
 static kvevict_status Evict(test_plan* plan, const kvevict_view* view,
-                            uint32_t n, const kvevict_evict_options* options,
-                            int32_t* positions, uint32_t* n_kept) {
+                            uint32_t n, const kvevict_evict_options* options) {
   kvevict_sequence* sequence;
   EXPECT_OK(kvevict_sequence_create(plan->plan, &sequence));
   EXPECT_OK(kvevict_sequence_append(sequence, n, NULL));
   const kvevict_status status = kvevict_sequence_evict(
       sequence, view, 1, options, plan->workspace, plan->workspace_bytes, NULL);
-  if (status == KVEVICT_OK) {
-    EXPECT_OK(kvevict_sequence_stored_length(sequence, 0, 0, n_kept));
-    for (uint32_t h = 0; h < view->n_kv_heads; ++h) {
-      for (uint32_t s = 0; s < *n_kept; ++s) {
-        EXPECT_OK(kvevict_sequence_position_of_slot(sequence, 0, h, s,
-                                                    &positions[h * 80 + s]));
-      }
-    }
-  }
   kvevict_sequence_destroy(sequence);
   return status;
-}
-
-Test(grouped_evict, evictions_leave_recent_rows_and_group_the_others_anew) {
-  static const char* const kEvicting[] = {
-      "knorm:budget=40,sink=2,recent=0,scope=head", "random:budget=40",
-      "streaming-llm:budget=40,sink=4"};
-  test_random random = test_random_start("grouped evict");
-  for (int i = 0; i < 45; ++i) {
-    test_grouped_spec spec = test_grouped_draw(&random);
-    const uint32_t n = test_random_between(&random, 41, 80);
-    test_grouped* c = test_grouped_filled(context, spec, n, &random, true);
-    if (spec.has_recent && n - test_grouped_coded(c, n) > 30) {
-      test_grouped_destroy(c);
-      continue;
-    }
-    const uint32_t n_recent = n - test_grouped_coded(c, n);
-    test_plan* plan =
-        PlanOf(&spec, spec.dtype, kEvicting[i % 3], KVEVICT_OPERATION_EVICT);
-    test_grouped* before = test_grouped_clone(c);
-    int32_t positions[3 * 80];
-    uint32_t n_kept;
-    EXPECT_OK(Evict(plan, &c->view, n, NULL, positions, &n_kept));
-    EXPECT(n_kept == 40, "%u kept", n_kept);
-    if (n_recent > 0) c->view.first_recent = n_kept - n_recent;
-    test_plain ours = test_grouped_read(context, c, n_kept);
-    for (uint32_t h = 0; h < spec.n_heads; ++h) {
-      EXPECT(n_recent == 0 || positions[h * 80 + n_kept - n_recent] ==
-                                  (int32_t)(n - n_recent),
-             "recent rows are gone");
-      test_grouped_expect_survivors(before, &ours, h, positions + h * 80,
-                                    n_kept - n_recent, n_recent);
-    }
-    test_plain_free(&ours);
-    test_plan_destroy(plan);
-    test_grouped_destroy(before);
-    test_grouped_destroy(c);
-  }
 }
 
 static kvevict_status WriteNothing(uint32_t first_token, uint32_t n_tokens,
@@ -218,19 +172,18 @@ Test(grouped_evict, rows_do_not_move_one_by_one) {
   uint8_t undo[64];
   options.undo = undo;
   options.undo_bytes = sizeof undo;
-  EXPECT_FAILS(Evict(plan, &c->view, 48, &options, NULL, NULL),
-               KVEVICT_ERROR_UNSUPPORTED, "undo", "views[0]",
+  EXPECT_FAILS(Evict(plan, &c->view, 48, &options), KVEVICT_ERROR_UNSUPPORTED,
+               "undo", "views[0]",
                kvevict_reason_text(KVEVICT_REASON_TOKEN_GROUPS));
   test_plan_destroy(plan);
   plan = PlanOf(&c->spec, c->spec.dtype, "snapkv:budget=30,window=4,split=cake",
                 KVEVICT_OPERATION_EVICT);
-  EXPECT_INVALID(Evict(plan, &c->view, 48, NULL, NULL, NULL),
+  EXPECT_INVALID(Evict(plan, &c->view, 48, NULL),
                  "budget 8 < sink 4 + recent 8");
   test_plan_destroy(plan);
   plan = PlanOf(&c->spec, c->spec.dtype, "streaming-llm:budget=10,sink=4",
                 KVEVICT_OPERATION_EVICT);
-  EXPECT_INVALID(Evict(plan, &c->view, 48, NULL, NULL, NULL), "budget 10",
-                 "recent 8");
+  EXPECT_INVALID(Evict(plan, &c->view, 48, NULL), "budget 10", "recent 8");
   test_plan_destroy(plan);
   test_grouped_expect_same(c, before, 48, "refused");
   test_grouped_destroy(before);

@@ -1,9 +1,8 @@
-/* KIVI-style caches are scored and attended to as what their rows stand for. */
+/* KIVI-style caches are scored as what their rows stand for. paged_test.c attends to them. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kvevict/attention.h"
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/grouped_rows.h"
@@ -15,8 +14,7 @@ static kvevict_context* context;
 static void CreateContext(void) { context = test_grouped_context(); }
 TestSuite(grouped_reads, .init = CreateContext);
 
-/* ---- Scores and attention: those of an f32 cache with what rows stand for ---- */
-
+/* A cache, and an f32 cache with what its rows stand for. */
 typedef struct both {
   test_grouped* cache;
   test_plain plain;
@@ -34,54 +32,6 @@ static both MakeBoth(test_random* random, uint32_t n) {
 static void DestroyBoth(both* b) {
   test_plain_free(&b->plain);
   test_grouped_destroy(b->cache);
-}
-
-static void AttendTo(const kvevict_view* view, uint32_t n, uint32_t n_q_heads,
-                     uint32_t n_queries, float* queries, float* out) {
-  kvevict_plane plane = KVEVICT_PLANE_INIT;
-  plane.dtype = KVEVICT_DTYPE_F32;
-  plane.head_dim = 64;
-  plane.token_stride_bytes = 64 * 4;
-  plane.head_stride_bytes = 64 * 4 * n_queries;
-  kvevict_plane out_plane = plane;
-  plane.data = (uintptr_t)queries;
-  out_plane.data = (uintptr_t)out;
-  kvevict_attention_job job = KVEVICT_ATTENTION_JOB_INIT;
-  job.n_tokens = n;
-  job.view = view;
-  job.queries = &plane;
-  job.out = &out_plane;
-  job.n_q_heads = n_q_heads;
-  job.n_queries = n_queries;
-  kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-  EXPECT_OK(kvevict_attend_workspace(context, &job, 1, &size));
-  void* workspace = aligned_alloc(64, (size.best_bytes + 127) / 64 * 64);
-  EXPECT_OK(kvevict_attend(context, &job, 1, workspace, size.best_bytes, NULL));
-  free(workspace);
-}
-
-Test(grouped_reads, attention_is_that_to_what_rows_stand_for) {
-  enum { kMostHeads = 6, kMostQueries = 40 };
-  test_random random = test_random_start("grouped attend");
-  static float queries[kMostHeads * kMostQueries * 64];
-  static float ours[kMostHeads * kMostQueries * 64];
-  static float theirs[kMostHeads * kMostQueries * 64];
-  for (size_t i = 0; i < sizeof queries / 4; ++i) {
-    queries[i] = test_random_normal(&random);
-  }
-  for (int i = 0; i < 60; ++i) {
-    both b = MakeBoth(&random, test_random_between(&random, 1, 80));
-    const uint32_t n_heads = 2 * b.cache->spec.n_heads;
-    const uint32_t n_queries =
-        test_random_coin(&random) ? 1 : test_random_between(&random, 2, 40);
-    AttendTo(&b.cache->view, b.n, n_heads, n_queries, queries, ours);
-    AttendTo(&b.plain.view, b.n, n_heads, n_queries, queries, theirs);
-    for (uint32_t e = 0; e < n_heads * n_queries * 64; ++e) {
-      EXPECT(fabsf(ours[e] - theirs[e]) <= 1e-4f, "%u: %g is not %g", e,
-             ours[e], theirs[e]);
-    }
-    DestroyBoth(&b);
-  }
 }
 
 static const char* const kPolicies[] = {"knorm:budget=40",

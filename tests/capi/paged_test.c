@@ -11,19 +11,27 @@
 
 /* ---- Attention to what rows stand for, in double precision ---- */
 
+enum { kMostQueries = 20 };
+
 static void Attend(test_pool* s, const test_pooled* a, uint32_t l) {
   const uint32_t n = a->n_slots[l], dim = s->dim,
                  n_heads = 2 * test_pool_heads[l];
   if (n == 0 || !test_pool_has_values(l)) return;
-  float queries[6 * TEST_POOL_DIM], out[6 * TEST_POOL_DIM];
-  for (uint32_t i = 0; i < n_heads * dim; ++i) {
+  static float queries[6 * kMostQueries * TEST_POOL_DIM];
+  static float out[6 * kMostQueries * TEST_POOL_DIM];
+  const uint32_t n_queries =
+      test_random_coin(s->random)
+          ? 1
+          : test_random_between(s->random, 2, kMostQueries);
+  for (uint32_t i = 0; i < n_heads * n_queries * dim; ++i) {
     queries[i] = test_random_normal(s->random);
   }
   kvevict_plane plane = KVEVICT_PLANE_INIT;
   plane.data = (uintptr_t)queries;
   plane.dtype = KVEVICT_DTYPE_F32;
   plane.head_dim = dim;
-  plane.token_stride_bytes = plane.head_stride_bytes = dim * sizeof(float);
+  plane.token_stride_bytes = dim * sizeof(float);
+  plane.head_stride_bytes = plane.token_stride_bytes * n_queries;
   kvevict_plane out_plane = plane;
   out_plane.data = (uintptr_t)out;
   const kvevict_view view = test_pool_view(a, l);
@@ -38,31 +46,32 @@ static void Attend(test_pool* s, const test_pooled* a, uint32_t l) {
   job.queries = &plane;
   job.out = &out_plane;
   job.n_q_heads = n_heads;
-  job.n_queries = 1;
+  job.n_queries = n_queries;
   kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
   EXPECT_OK(kvevict_attend_workspace(s->context, &job, 1, &size));
   void* const workspace = aligned_alloc(64, (size.best_bytes + 127) / 64 * 64);
   EXPECT_OK(
       kvevict_attend(s->context, &job, 1, workspace, size.best_bytes, NULL));
   free(workspace);
-  for (uint32_t h = 0; h < n_heads; ++h) {
+  for (uint32_t row = 0; row < n_heads * n_queries; ++row) {
+    const uint32_t head = row / n_queries / 2, i = row % n_queries;
     double wanted[TEST_POOL_DIM], tolerance[TEST_POOL_DIM];
-    const oracle_query in = {
-        .query = queries + h * dim,
-        .keys = test_grouped_row(a->held[l], 0, h / 2, 0),
-        .values = test_grouped_row(a->held[l], 1, h / 2, 0),
-        .n_tokens = counts[h / 2],
-        .k_dim = dim,
-        .v_dim = dim,
-        .value_stride = dim,
-        .slot = (int64_t)counts[h / 2] - 1,
-        .scale = 1.0 / sqrt(dim)};
+    const oracle_query in = {.query = queries + (size_t)row * dim,
+                             .keys = test_grouped_row(a->held[l], 0, head, 0),
+                             .values = test_grouped_row(a->held[l], 1, head, 0),
+                             .n_tokens = counts[head],
+                             .k_dim = dim,
+                             .v_dim = dim,
+                             .value_stride = dim,
+                             .slot = (int64_t)counts[head] - n_queries + i,
+                             .scale = 1.0 / sqrt(dim)};
     oracle_attended attended = {.out = wanted, .out_tolerance = tolerance};
     oracle_attend(&in, &attended);
     for (uint32_t e = 0; e < dim; ++e) {
-      const double by = fabs((double)out[h * dim + e] - wanted[e]);
-      EXPECT(by <= tolerance[e], "head %u, element %u: %g, not %g", h, e,
-             (double)out[h * dim + e], wanted[e]);
+      const double got = (double)out[(size_t)row * dim + e];
+      EXPECT(fabs(got - wanted[e]) <= tolerance[e],
+             "head %u, query %u, element %u: %g, not %g", head, i, e, got,
+             wanted[e]);
     }
   }
 }
