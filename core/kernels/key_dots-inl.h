@@ -232,8 +232,8 @@ struct KeyDots {
 // logits[head * n_queries + query][key - tile.begin], `stride` apart. Up to
 // kRowsAtOnce - 1 more are written.
 template <class Rows>
-HWY_INLINE void DotKeys(const KeyDots& args, SlotSpan tile, size_t stride,
-                        float* HWY_RESTRICT logits) {
+HWY_NOINLINE void DotKeys(const KeyDots& args, SlotSpan tile, size_t stride,
+                          float* HWY_RESTRICT logits) {
   using Decode = typename Rows::Decode;
   const size_t dim = PaddedRow(args.dim);
   ForEachGroup<Rows>(

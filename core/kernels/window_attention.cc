@@ -375,7 +375,10 @@ HWY_INLINE void SkipTile(const WindowAttention& args, const RowBatch& batch,
 void ComputeBatch(const WindowAttention& args, const RowBatch& batch,
                   float factor, const WindowAttentionScratch& s) {
   const RowBatch queries = QueriesOf(args, batch);
-  const bool are_few = UsesDots(static_cast<uint32_t>(queries.size()));
+  // Builds without attention do without its dot products too.
+  constexpr bool kHasDots = IsBuilt("attend");
+  const bool are_few =
+      kHasDots && UsesDots(static_cast<uint32_t>(queries.size()));
   if (are_few) {
     LoadQueries(args, queries, factor, s.queries);
   } else {
