@@ -71,6 +71,18 @@ static const kind kKinds[] = {
     {"snapkv:budget=50,window=8,select_block=20,scope=layer,over=sum", 0, 1, 0},
     {"snapkv:budget=0.5,window=8,select_block=5,scope=model,pool=max3", 0, 0,
      0},
+    /* In chunks, which begin with a block in every layout. */
+    {"custom:budget=50,sink=2,recent=20,chunk=48,pool=max5,tie=higher", 0, 4,
+     kAnyRows},
+    {"custom:budget=0.4,sink=1,chunk=48", 0, 4, kAnyRows},
+    {"custom:sink=0,budget=0.5,recent=60,chunk=96,weight=given,secure=0.5", 0,
+     4, kAnyRows},
+    {"custom:sink=0,budget=60,chunk=48,scope=layer,over=max", 0, 4, kAnyRows},
+    {"custom:sink=0,budget=60,chunk=48,scope=model,over=sum", 0, 4, kAnyRows},
+    {"custom:sink=3,budget=60,chunk=48,split=geometric,alpha=0.8", 0, 0,
+     kAnyRows},
+    {"custom:sink=0,budget=30,chunk=960", 0, 4, kAnyRows},
+    {"random:sink=0,budget=0.3,chunk=48,seed=9", 0, 4, kAnyRows},
     /* Heads share a layer's budget by scores. */
     {"custom:budget=40,sink=1,recent=2,heads=adaptive", 0, 4, kAnyRows},
     {"custom:sink=0,budget=25,heads=adaptive,floor=0,tie=higher,margin=4", 0, 0,
