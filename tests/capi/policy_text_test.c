@@ -178,17 +178,6 @@ Test(policy_text, format_refuses_null) {
   cr_assert_eq(length, 99);
 }
 
-Test(policy_text, creating_from_what_was_written_gives_an_equal_policy) {
-  test_random random = test_random_start("policy_text round trip");
-  for (int i = 0; i < 10000; ++i) {
-    const kvevict_policy* policy = test_random_policy(&random);
-    char text[TEST_POLICY_TEXT];
-    EXPECT_OK(kvevict_policy_format(policy, text, sizeof text, NULL));
-    EXPECT(test_same_policy(test_policy(text), policy), "round %d: %s", i,
-           text);
-  }
-}
-
 /* Whatever the text is, the answer is a policy or an error. */
 Test(policy_text, damaged_texts_are_errors_or_policies) {
   test_random random = test_random_start("policy_text damage");

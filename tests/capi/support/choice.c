@@ -343,8 +343,13 @@ static uint32_t LayerBudget(const test_model* m, const test_prompt* prompt,
   for (uint32_t block = p->select_block;
        block > 1 && n % block != n_held % block;)
     --n;
-  EXPECT(n == 0 || oracle_layer_budgets(p, n, budgets, m->spec.n_layers),
-         "%s: no budgets of %u", m->spec.policy, n);
+  oracle_policy of_layer = *p;
+  if (m->spec.layer_budgets != NULL) {
+    of_layer.budget = m->spec.layer_budgets[layer];
+  }
+  EXPECT(
+      n == 0 || oracle_layer_budgets(&of_layer, n, budgets, m->spec.n_layers),
+      "%s: no budgets of %u", m->spec.policy, n);
   return budgets[layer] + (is_beside ? prompt->slots[layer] : 0);
 }
 
@@ -386,6 +391,19 @@ static bool CountChunks(const oracle_policy* p, const test_choice_head* heads,
   return least <= budget;
 }
 
+/* What must stay of the lists of a layer. */
+static uint32_t Needed(const oracle_policy* p, const test_choice_head* heads,
+                       uint32_t n_heads, uint32_t n_asked) {
+  if (p->heads != ORACLE_HEADS_EQUAL || p->select_block > 1) return n_asked;
+  uint32_t most = 0;
+  for (uint32_t h = 0; h < n_heads; ++h) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < heads[h].n; ++i) n += heads[h].forced[i];
+    most = n > most ? n : most;
+  }
+  return most;
+}
+
 static void Count(const test_model* m, const kvevict_evict_options* options,
                   const test_prompt* prompt, test_choice* c) {
   const oracle_policy* p = &m->policy;
@@ -406,11 +424,15 @@ static void Count(const test_model* m, const kvevict_evict_options* options,
     budgets[l] = LayerBudget(m, prompt, l, c->heads[l][0].n);
   }
   const uint32_t n_asked = Asked(m, options);
-  const bool is_ratio = p->kind != ORACLE_STREAMING_LLM && p->budget <= 1 &&
-                        p->chunk == 0 && m->spec.head_budgets == NULL;
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    const double of_layer =
+        m->spec.layer_budgets == NULL ? p->budget : m->spec.layer_budgets[l];
+    const bool is_ratio = p->kind != ORACLE_STREAMING_LLM && of_layer <= 1 &&
+                          p->chunk == 0 && m->spec.head_budgets == NULL;
     /* A ratio leaves layers alone in which what must stay has no room. */
-    if (is_ratio && budgets[l] < n_asked) continue;
+    if (is_ratio && budgets[l] < Needed(p, c->heads[l], heads, n_asked)) {
+      continue;
+    }
     if (p->heads != ORACLE_HEADS_EQUAL) {
       CountByScores(m, l, budgets[l], n_asked, c);
       continue;
@@ -430,7 +452,7 @@ static void Count(const test_model* m, const kvevict_evict_options* options,
     if (CountChunks(p, c->heads[l], heads, budgets[l], c->of_chunks[l])) {
       continue;
     }
-    for (uint32_t h = 0; p->budget <= 1 && h < heads; ++h) {
+    for (uint32_t h = 0; of_layer <= 1 && h < heads; ++h) {
       c->heads[l][h].n_kept = c->heads[l][h].n;
     }
   }
