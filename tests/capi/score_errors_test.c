@@ -357,6 +357,8 @@ Test(score_errors, of_geometries) {
   EXPECT_NO_PLAN("knorm", s->geometry.rope_inv_freq_len = 257,
                  "rope_inv_freq_len 257", "256");
   EXPECT_NO_PLAN("knorm", s->inv_freq[1] = NAN, "rope_inv_freq[1]", "nan");
+  EXPECT_NO_PLAN("knorm", s->inv_freq[1] = 65537.0f, "rope_inv_freq[1]",
+                 "65537", "65536");
   EXPECT_NO_PLAN("knorm", s->layer.k_head_dim = 5, "rope_inv_freq_len 3",
                  "k_head_dim 5");
   static const char* const kRotated[][2] = {{"triattention", "query centers"},

@@ -218,7 +218,8 @@ static void DrawBudgets(test_random* random, uint32_t least,
 /* Budgets of layers, some of them ratios. */
 static const double* DrawLayerBudgets(test_random* random, const kind* k) {
   static double budgets[kLayers];
-  const bool has_ratios = strncmp(k->policy, "streaming", 9) != 0;
+  const bool has_ratios = strncmp(k->policy, "streaming", 9) != 0 &&
+                          strstr(k->policy, "select_block") == NULL;
   for (uint32_t l = 0; l < kLayers; ++l) {
     budgets[l] = has_ratios && test_random_coin(random)
                      ? 0.2 + 0.8 * test_random_unit(random)
