@@ -9,6 +9,7 @@
 #include "tests/capi/support/copies.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/plan.h"
+#include "tests/capi/support/ranges.h"
 #include "tests/capi/support/undo.h"
 
 enum {
@@ -385,10 +386,11 @@ static void Undo(life* a, const state* was, test_lent lent) {
   ++a->sum->n_undone;
 }
 
-/* What an eviction is given: protected positions, scores, reference queries. */
+/* What an eviction is given: protected positions, ranges, scores, reference queries. */
 typedef struct inputs {
   kvevict_evict_options options;
   int32_t protect[4], positions[16];
+  test_ranges ranges;
   test_given given;
   test_inputs queries;
   bool hands_over; /* the window's rows of some layers; others were observed */
@@ -421,6 +423,13 @@ static void Give(life* a, inputs* in) {
   test_random_ascending(a->random, in->protect, n, n_seen);
   in->options.protected_positions = in->protect;
   in->options.protected_positions_len = n;
+  /* The oracle's attention has no ranks. */
+  if ((m->policy.window == 0 || m->policy.select_block > 1) &&
+      test_random_below(a->random, 3) == 0) {
+    in->ranges = test_random_ranges(a->random, 5, n_seen + 20);
+    in->options.ranges = in->ranges.of;
+    in->options.ranges_len = in->ranges.n;
+  }
   if (m->policy.kind == ORACLE_CUSTOM) {
     test_draw_given(a->random, &in->given);
     test_give(&in->given, m->spec.n_layers, &in->options);
