@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "core/kernels/attention.h"
 #include "core/kernels/window_attention_layout.h"
 #include "core/parts.h"
 
@@ -14,6 +15,8 @@
 
 // Must follow foreach_target.h, which includes this file once per target.
 #include "core/kernels/cap-inl.h"
+#include "core/kernels/key_dots-inl.h"
+#include "core/kernels/row_panel-inl.h"
 #include "core/kernels/window_attention_pack-inl.h"
 #include "core/kernels/window_attention_product-inl.h"
 #include "core/kernels/window_attention_rows-inl.h"
@@ -38,6 +41,16 @@ HWY_INLINE RowBatch QueriesOf(const WindowAttention& args,
                               const RowBatch& batch) {
   const uint32_t n = args.rows.logit_heads;
   return {batch.head * n, batch.n_heads * n, batch.row, batch.n_rows};
+}
+
+// Loads a batch of few queries, times factor.
+HWY_INLINE void LoadQueries(const WindowAttention& args, const RowBatch& batch,
+                            float factor, float* HWY_RESTRICT queries) {
+  const size_t dim = PaddedRow(args.head_dim);
+  for (size_t r = 0; r < batch.size(); ++r) {
+    LoadQuery(args, batch, r, queries + r * dim);
+    ScaleRow(factor, dim, queries + r * dim);
+  }
 }
 
 // Whether a query of a block sees a key of the tile. Later queries of a head
@@ -87,6 +100,23 @@ class KeyPrefetcher {
   size_t rows_per_call_;
   int64_t row_bytes_;
 };
+
+// Computes the logits, in base 2, of a few queries and one tile of keys, which
+// are multiplied where they lie.
+HWY_NOINLINE void DotTile(const WindowAttention& args, const RowBatch& queries,
+                          size_t tile, const WindowAttentionScratch& s) {
+  const uint32_t first =
+      args.first_key + static_cast<uint32_t>(tile * kTileKeys);
+  const uint32_t end = args.first_key + args.n_tokens;
+  const SlotSpan keys = {first,
+                         first + static_cast<uint32_t>(KeysOf(args, tile))};
+  WithWholeRows(args.keys, args.head_dim, [&](auto rows) HWY_ATTR {
+    DotKeys<decltype(rows)>(
+        {args.keys, 0, 1, args.head_dim, end, s.queries,
+         static_cast<uint32_t>(queries.size()), s.staged, nullptr},
+        keys, kTileKeys, s.logits);
+  });
+}
 
 // Computes the logits, in base 2, of a batch and one tile of packed keys. It
 // goes panel by panel, so that a panel stays in the L1 cache while the queries
@@ -344,15 +374,28 @@ HWY_INLINE void SkipTile(const WindowAttention& args, const RowBatch& batch,
 // need the sums.
 void ComputeBatch(const WindowAttention& args, const RowBatch& batch,
                   float factor, const WindowAttentionScratch& s) {
-  PackQueries(args, QueriesOf(args, batch), factor, s.staged, s.queries);
+  const RowBatch queries = QueriesOf(args, batch);
+  // Builds without attention do without its dot products too.
+  constexpr bool kHasDots = IsBuilt("attend");
+  const bool are_few =
+      kHasDots && UsesDots(static_cast<uint32_t>(queries.size()));
+  if (are_few) {
+    LoadQueries(args, queries, factor, s.queries);
+  } else {
+    PackQueries(args, queries, factor, s.staged, s.queries);
+  }
   ResetReferences(args, batch, s);
   std::fill_n(s.sums, s.n_padded_rows, 0.0);
 
   const auto compute_exps = [&](size_t tile) {
-    PackKeys(args.keys,
-             args.first_key + static_cast<uint32_t>(tile * kTileKeys),
-             args.first_key + args.n_tokens, args.head_dim, s.staged, s.panels);
-    MultiplyTile(args, batch, tile, s);
+    if (are_few) {
+      DotTile(args, queries, tile, s);
+    } else {
+      PackKeys(
+          args.keys, args.first_key + static_cast<uint32_t>(tile * kTileKeys),
+          args.first_key + args.n_tokens, args.head_dim, s.staged, s.panels);
+      MultiplyTile(args, batch, tile, s);
+    }
     if (args.rows.logit_heads > 1) MaxLogits(args, batch, s);
     if (args.softcap != 0.0f) CapLogits(args, batch, s);
     if (HasBiases(args)) BiasLogits(args, batch, tile, s);

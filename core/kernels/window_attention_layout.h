@@ -123,7 +123,7 @@ class WindowAttentionLayout {
             .AlignUp(16);
     const CheckedSize f32 = sizeof(float);
     const CheckedSize padded_dim = CheckedSize(head_dim).AlignUp(16);
-    queries = Add(padded_queries * CheckedSize(head_dim) * f32);
+    queries = Add(padded_queries * padded_dim * f32);
     staged = Add(CheckedSize(16 * StagedRowStride(head_dim)) * f32);
     panels = Add(padded_dim * CheckedSize(kTileKeys) * f32);
     logits = Add(padded_queries * CheckedSize(kTileKeys) * f32);
@@ -164,7 +164,7 @@ class WindowAttentionLayout {
   size_t n_padded_rows;
 
   // f32 [block, head_dim, rows per block], scaled, for all heads of a row's
-  // logits
+  // logits; few queries are [rows, padded head_dim]
   size_t queries = 0;
   size_t staged = 0;  // f32 [16, StagedRowStride()] keys on their way to panels
   // f32 [panel, padded head_dim, keys per panel] of one tile

@@ -34,6 +34,20 @@ static_assert(kRowsPerBlock <= kMaxRowsPerBlock);
 // once.
 HWY_INLINE size_t KeysPerPanel() { return 2 * hn::Lanes(RowTag()); }
 
+// Loads the r-th query of a batch.
+HWY_INLINE void LoadQuery(const WindowAttention& args, const RowBatch& batch,
+                          size_t r, float* HWY_RESTRICT row) {
+  const auto head = static_cast<int64_t>(batch.head + r / batch.n_rows);
+  const uint32_t w = batch.row + static_cast<uint32_t>(r % batch.n_rows);
+  if (w < args.n_own) {
+    LoadRow(args.queries.At(head * args.query_head_stride), w, 0, args.head_dim,
+            row);
+  } else {
+    LoadRow(args.reference.At(head * args.reference_head_stride),
+            w - args.n_own, 0, args.head_dim, row);
+  }
+}
+
 // Packs [n_heads * n_rows of the batch, head_dim] to [block, head_dim,
 // kRowsPerBlock], times factor. Rows that fill up the last block are 0. `row`
 // is scratch for one row.
@@ -43,14 +57,7 @@ HWY_INLINE void PackQueries(const WindowAttention& args, const RowBatch& batch,
   const size_t n_rows = batch.size();
   const size_t dim = args.head_dim;
   for (size_t r = 0; r < n_rows; ++r) {
-    const auto head = static_cast<int64_t>(batch.head + r / batch.n_rows);
-    const uint32_t w = batch.row + static_cast<uint32_t>(r % batch.n_rows);
-    if (w < args.n_own) {
-      LoadRow(args.queries.At(head * args.query_head_stride), w, 0, dim, row);
-    } else {
-      LoadRow(args.reference.At(head * args.reference_head_stride),
-              w - args.n_own, 0, dim, row);
-    }
+    LoadQuery(args, batch, r, row);
     float* to =
         packed + r / kRowsPerBlock * dim * kRowsPerBlock + r % kRowsPerBlock;
     for (size_t d = 0; d < dim; ++d) to[d * kRowsPerBlock] = row[d] * factor;

@@ -375,12 +375,25 @@ static test_cache* MakeCache(test_layout layout, uint32_t n_heads,
   return cache;
 }
 
+/* NaN and infinity reach only the queries that see them, and only the element of a value. */
+static void SpoilOne(test_cache* cache, uint32_t n_tokens,
+                     test_random* random) {
+  static const float kOdd[] = {NAN, INFINITY, -INFINITY};
+  const uint32_t slot = test_random_below(random, n_tokens);
+  const uint32_t head = test_random_below(random, cache->spec.n_kv_heads);
+  const bool in_v = test_random_coin(random);
+  const kvevict_plane* const plane = in_v ? &cache->view.v : &cache->view.k;
+  test_cache_set(cache, plane, slot, head,
+                 test_random_below(random, plane->head_dim),
+                 in_v ? NAN : kOdd[test_random_below(random, 3)]);
+}
+
 /* Sizes lie around tiles. */
 Test(attend, sizes_around_tiles) {
   static const uint32_t sizes[] = {0, 1, 3, 63, 64, 65, 130, 260};
   static const uint32_t dims[] = {16, 40, 64, 128};
   test_random random = test_random_start("attend sizes");
-  for (uint32_t turn = 0; turn < 64; ++turn) {
+  for (uint32_t turn = 0; turn < 96; ++turn) {
     const test_any_context with = test_draw_context(&random);
     const uint32_t n_tokens = sizes[turn % 8];
     const uint32_t dim = dims[(turn + turn / 8) % 4];
@@ -388,8 +401,15 @@ Test(attend, sizes_around_tiles) {
         MakeCache(test_random_below(&random, TEST_N_LAYOUTS), 2, n_tokens + 1,
                   dim, turn % 3 == 0 ? 0 : dim, KVEVICT_DTYPE_F32,
                   test_random_coin(&random), &random);
-    const question q = Draw(n_tokens, 2, dim, &random);
+    question q = Draw(n_tokens, 2, dim, &random);
+    const bool is_spoilt = turn % 2 == 1;
+    if (is_spoilt) q.n_sum_heads = 0;
+    /* Values that are keys would be infinite, too, with a weight of 0. */
+    if (is_spoilt && cache->spec.v_head_dim > 0) {
+      SpoilOne(cache, n_tokens, &random);
+    }
     scene s = MakeScene(cache, &q, &random);
+    if (turn % 8 == 7) s.sinks[0] = NAN;
     Attend(&with, &s);
     ExpectAttended(&s);
     FreeScene(&s);

@@ -1,5 +1,5 @@
-/* Evictions by chunks: the budget of each chunk, what cannot be combined with
- * chunks, what doors accept, and how little workspace they need. */
+/* Evictions by chunks: budgets without room, what cannot be combined with chunks, what
+ * doors accept, and how little workspace they need. Lives have what chunks keep. */
 #include <criterion/criterion.h>
 
 #include "kvevict/experimental.h"
@@ -10,33 +10,6 @@
 #include "tests/capi/support/policies.h"
 
 enum { kDim = 16 };
-
-/* ---- Budgets ---- */
-
-static void ExpectBudget(const char* text, uint32_t n_context, uint32_t budget,
-                         uint32_t n_sink) {
-  const kvevict_policy* policy = test_policy(text);
-  kvevict_resolved_policy r = {.struct_size = sizeof r};
-  EXPECT_OK(kvevict_policy_resolve(policy, n_context, &r));
-  EXPECT(r.budget == budget && r.n_sink == n_sink,
-         "%s of %u: %u, sinks %u, not %u, %u", text, n_context, r.budget,
-         r.n_sink, budget, n_sink);
-}
-
-Test(chunks, a_ratio_is_of_each_chunk) {
-  /* The budget is int(1024 * 0.3) = 307 per chunk, not 0.3 of the context. */
-  ExpectBudget("knorm:sink=0,budget=0.3,chunk=1024", 16384, 16 * 307, 0);
-  ExpectBudget("knorm:sink=0,budget=0.3,chunk=1024", 16384 + 3, 16 * 307 + 1,
-               0);
-  ExpectBudget("knorm:sink=0,budget=0.3,chunk=1024", 1000, 300, 0);
-  ExpectBudget("knorm:sink=0,budget=0.001,chunk=100", 1050, 11, 0);
-  ExpectBudget("lagkv:budget=0.5,chunk=100,sink=4", 303, 150 + 3, 15);
-  ExpectBudget("knorm:sink=0,budget=0.5,chunk=100,recent=80", 230, 50 + 50 + 30,
-               0);
-  ExpectBudget("knorm:sink=0,budget=0.5,chunk=100,recent=90", 230, 50 + 60 + 30,
-               0);
-  ExpectBudget("knorm:sink=0,budget=500,chunk=100", 2300, 500, 0);
-}
 
 Test(chunks, share_what_is_less_than_they_must_keep_is_an_error) {
   const kvevict_policy* few = test_policy("knorm:sink=0,budget=10,chunk=100");
@@ -95,22 +68,7 @@ Test(chunks, with_a_budget_in_tokens_have_more_than_sinks) {
 
 /* ---- What does not go together ---- */
 
-Test(chunks, have_no_meaning_with_some) {
-#define EXPECT_NONE(text, ...) EXPECT_NO_POLICY(text, "chunk 64", __VA_ARGS__)
-  EXPECT_NONE("snapkv:chunk=64", "window attention");
-  EXPECT_NONE("tova:chunk=64", "window attention");
-  EXPECT_NONE("h2o:chunk=64", "accumulated attention");
-  EXPECT_NONE("knorm:sink=0,chunk=64,heads=adaptive",
-              "heads that are not equal");
-  EXPECT_NONE("knorm:sink=0,chunk=64,heads=threshold",
-              "heads that are not equal");
-  EXPECT_NONE("knorm:sink=0,chunk=64,select_block=16", "select_block above 1");
-  EXPECT_NONE("lagkv:chunk=64,of=partition", "of partition");
-  EXPECT_NONE("knorm:sink=0,chunk=64,prompt=pinned",
-              "prompt that is pinned or beside");
-#undef EXPECT_NONE
-  EXPECT_NO_POLICY("streaming-llm:chunk=64", "chunk", "no key");
-
+Test(chunks, have_no_meaning_with_budgets_of_heads) {
   kvevict_layer_geometry layer = test_layer(2, 2, 16, 16);
   kvevict_geometry geometry = test_geometry(1, 100, &layer);
   kvevict_context* const context = test_context();
@@ -123,32 +81,6 @@ Test(chunks, have_no_meaning_with_some) {
   EXPECT_INVALID(
       kvevict_plan_create(context, &geometry, policy, &options, &plan),
       "head_budgets", "chunk 64");
-}
-
-/* Evicted tokens are in no chunk, so a cache can decode for ever. */
-Test(chunks, of_a_cache_that_decodes_are_of_its_slots) {
-  const struct {
-    const char* text;
-    uint32_t most; /* slots after an eviction */
-  } kRuns[] = {{"knorm:budget=64,sink=4,chunk=16", 64},
-               {"keydiff:budget=40,sink=1,chunk=8,margin=5", 45},
-               {"random:budget=30,sink=0,recent=9,chunk=10,scope=model", 30}};
-  for (size_t i = 0; i < sizeof kRuns / sizeof *kRuns; ++i) {
-    test_model_spec spec = test_small_model(kRuns[i].text);
-    spec.max_tokens = spec.max_positions = 700;
-    test_model* m = test_model_create(&spec, (test_random){i + 1});
-    test_model_step(m, 140);
-    for (uint32_t step = 0; step < 500; ++step) {
-      EXPECT_OK(test_model_evict(m, NULL, NULL));
-      for (uint32_t l = 0; l < spec.n_layers; ++l) {
-        EXPECT(test_model_stored(m, l) <= kRuns[i].most, "%s: %u slots",
-               kRuns[i].text, test_model_stored(m, l));
-      }
-      test_model_step(m, 1);
-    }
-    test_model_check(m, kRuns[i].text);
-    test_model_destroy(m);
-  }
 }
 
 Test(chunks, begin_with_a_block) {

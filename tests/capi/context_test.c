@@ -1,6 +1,5 @@
 #include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
-#include "tests/capi/support/hooks.h"
 
 Test(context, null_options_mean_defaults) {
   kvevict_context* context = NULL;
@@ -153,26 +152,7 @@ Test(context, missing_device_is_unavailable_with_a_reason) {
   ExpectRefused(&options, KVEVICT_ERROR_UNAVAILABLE, "cuda", NULL);
 }
 
-Test(context, out_of_memory_is_reported) {
-  kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
-  options.alloc = NoAlloc;
-  options.free = NoFree;
-  ExpectRefused(&options, KVEVICT_ERROR_OUT_OF_MEMORY, "context", NULL);
-}
-
 Test(context, destroying_null_does_nothing) { kvevict_context_destroy(NULL); }
-
-Test(context, every_byte_is_freed_as_it_was_allocated) {
-  test_allocator allocator;
-  kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
-  test_allocator_install(&allocator, &options);
-  kvevict_context* context = NULL;
-  EXPECT_OK(kvevict_context_create(&options, &context));
-  cr_assert(allocator.n_live > 0);
-  kvevict_context_destroy(context);
-  cr_assert_eq(allocator.n_live, 0);
-  cr_assert_eq(allocator.n_complaints, 0);
-}
 
 typedef struct test_log {
   uint32_t n_lines[3];

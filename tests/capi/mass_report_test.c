@@ -165,31 +165,6 @@ Test(report_mass, is_of_the_scores_that_lists_were_chosen_by) {
   }
 }
 
-/* In a long list every 256th score has a sum of its own. */
-Test(report_mass, of_one_score_alone_is_all) {
-  for (uint32_t at = 0; at < 300; at += 23) {
-    test_model* m = Model("custom:budget=100,sink=0,recent=0", 1);
-    test_model_append(m, 300);
-    static float scores[kHeads * kMaxTokens];
-    memset(scores, 0, sizeof scores);
-    scores[at] = scores[kMaxTokens + at] = 0.75f;
-    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-    test_inputs inputs;
-    test_give_scores(&options, &inputs, kLayers, scores, 0, kMaxTokens);
-    kvevict_token_range last = {sizeof last, -1, at, at + 1};
-    EXPECT_OK(test_model_evict(m, &options, NULL));
-    ExpectAll(m, 1.0f, 0.0f, "kept");
-    test_model_destroy(m);
-    m = Model("custom:budget=100,sink=0,recent=0", 1);
-    test_model_append(m, 300);
-    options.ranges = &last;
-    options.ranges_len = 1;
-    EXPECT_OK(test_model_evict(m, &options, NULL));
-    ExpectAll(m, 0.0f, 1.0f, "evicted");
-    test_model_destroy(m);
-  }
-}
-
 /* The oracle's weights give the mass without the window's own tokens, up to the
  * rounding of some 100 products and sums. */
 Test(report_mass, of_attention_leaves_the_window_out) {
@@ -264,11 +239,6 @@ Test(report_mass, options_are_checked) {
   EXPECT_INVALID(kvevict_plan_create(m->context, &m->geometry, m->policy_handle,
                                      &options, &plan),
                  "report_mass 2 is not 0 or 1");
-  options.report_mass = 1;
-  options.has_destinations = 2;
-  EXPECT_INVALID(kvevict_plan_create(m->context, &m->geometry, m->policy_handle,
-                                     &options, &plan),
-                 "has_destinations 2 is not 0 or 1");
   cr_assert_null(plan);
   test_model_destroy(m);
 }

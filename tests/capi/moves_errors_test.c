@@ -20,14 +20,17 @@ typedef enum doors {
 } doors;
 
 /* Two heads of 40 tokens, in blocks of 16 here and in token order there. Both caches
- * have two companions of their own before scales and minima. */
+ * have two companions of their own before scales and minima. Another move comes first,
+ * and never happens. */
 typedef struct scene {
-  test_cache *from, *to, *from_before, *to_before;
+  test_cache *from, *to, *from_before, *to_before, *first, *first_before;
+  int32_t first_slots[2];
+  kvevict_keep_lists first_lists;
   kvevict_view view, other;
   int32_t slots[8];
   uint32_t counts[2];
   kvevict_keep_lists lists, *keep;
-  kvevict_move move, *moves;
+  kvevict_move move, both[2], *moves;
   const kvevict_context* with;
   const kvevict_view* at;
   size_t moves_len, bytes;
@@ -35,6 +38,12 @@ typedef struct scene {
 } scene;
 
 static scene s;
+
+static void SetMove(void) {
+  s.move.view = s.at;
+  s.move.keep = s.keep;
+  s.both[1] = s.move;
+}
 
 static void Begin(doors door, kvevict_dtype from, kvevict_dtype to) {
   test_random random = {6};
@@ -57,17 +66,31 @@ static void Begin(doors door, kvevict_dtype from, kvevict_dtype to) {
   s.move.n_tokens = 40;
   if (door >= kTail) s.move.first_slot = 10;
   if (door == kTo) s.move.destination = &s.other;
-  s.moves = &s.move;
-  s.moves_len = 1;
+  const test_cache_spec first = {TEST_HEAD_MAJOR,   1, 9, KVEVICT_DTYPE_F32, 4,
+                                 KVEVICT_DTYPE_F32, 4, 0};
+  s.first = test_cache_create(&first, &random);
+  s.first_before = test_cache_clone(s.first);
+  s.first_slots[0] = 3, s.first_slots[1] = 8;
+  s.first_lists = test_lists(s.first_slots, 2, 1);
+  s.both[0] = (kvevict_move)KVEVICT_MOVE_INIT;
+  s.both[0].n_tokens = 9;
+  s.both[0].view = &s.first->view;
+  s.both[0].keep = &s.first_lists;
+  s.moves = s.both;
+  s.moves_len = 2;
   s.with = test_context();
   s.at = &s.view;
-  EXPECT_OK(test_reorder_bytes(s.with, &s.view, 4, 2, &s.bytes));
+  kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+  SetMove();
+  EXPECT_OK((door == kReorder
+                 ? kvevict_reorder_workspace
+                 : kvevict_compact_workspace)(s.with, s.moves, 2, &size));
+  s.bytes = size.least_bytes;
   s.memory = s.workspace = aligned_alloc(64, (1 << 17) + 64);
 }
 
 static kvevict_status Call(doors door) {
-  s.move.view = s.at;
-  s.move.keep = s.keep;
+  SetMove();
   return (door == kReorder ? kvevict_reorder : kvevict_compact)(
       s.with, s.moves, s.moves_len, s.workspace, s.bytes, NULL);
 }
@@ -75,6 +98,9 @@ static kvevict_status Call(doors door) {
 static void End(const char* what) {
   test_expect_same_bytes(s.from, s.from_before, what);
   test_expect_same_bytes(s.to, s.to_before, what);
+  test_expect_same_bytes(s.first, s.first_before, what);
+  test_cache_destroy(s.first);
+  test_cache_destroy(s.first_before);
   test_cache_destroy(s.from);
   test_cache_destroy(s.to);
   test_cache_destroy(s.from_before);
@@ -113,6 +139,10 @@ Test(moves_errors, wrong_lengths) {
   EXPECT_BREAKS(kAll, s.lists.list_stride = 3, "list_stride 3", "count 4");
   EXPECT_BREAKS(kAll, s.lists.list_stride = 5, "slots_len 8", "9");
   EXPECT_BREAKS(kAll, s.lists.list_stride = UINT64_MAX / 2, "slots_len 8");
+  EXPECT_BREAKS(kAll,
+                (s.lists.list_stride = UINT64_C(1) << 32,
+                 s.lists.slots_len = SIZE_MAX / 8),
+                "moves[1]", "keep.list_stride 4294967296 > 4294967295");
   EXPECT_BREAKS(kBoth, s.move.n_tokens = 3, "count 4", "n_tokens 3");
   EXPECT_BREAKS(kAll, s.move.n_tokens = 1u << 31, "n_tokens", "2147483648");
   EXPECT_BREAKS(kAll, s.move.n_tokens = 49, "block_table_len", "49");
@@ -124,7 +154,7 @@ Test(moves_errors, wrong_lengths) {
 }
 
 Test(moves_errors, slots_that_are_not_there) {
-  EXPECT_BREAKS(kAll, s.slots[0] = -1, "keep[0][0] -1");
+  EXPECT_BREAKS(kAll, s.slots[0] = -1, "moves[1]", "keep[0][0] -1");
   EXPECT_BREAKS(kAll, s.slots[3] = 40, "keep[0][3] 40", "40");
   EXPECT_BREAKS(kAll, s.slots[7] = 40, "keep[1][3] 40", "40");
   EXPECT_BREAKS(kAll, s.slots[3] = INT32_MAX, "keep[0][3] 2147483647");
@@ -152,9 +182,9 @@ static uint8_t* OnRows(const kvevict_plane* plane) {
 
 Test(moves_errors, workspaces) {
   EXPECT_BREAKS(kReorder, s.workspace = OnRows(&s.view.k), "workspace 0x",
-                "overlaps moves[0]");
+                "overlaps moves[1]");
   EXPECT_BREAKS(kReorder, s.workspace = OnRows(&s.view.v), "workspace 0x",
-                "overlaps moves[0]");
+                "overlaps moves[1]");
   EXPECT_BREAKS(kReorder, s.workspace = NULL, "workspace is NULL");
   EXPECT_BREAKS(kReorder, s.workspace += 32, "aligned", "64");
   EXPECT_BREAKS(kReorder, s.bytes -= 1, "workspace_bytes");
@@ -200,7 +230,7 @@ Test(moves_errors, tails) {
                 "first_slot 41 + keep.count 0", "n_tokens 40");
   EXPECT_BREAKS(kTail, s.move.first_slot = UINT32_MAX, "first_slot 4294967295",
                 "n_tokens 40");
-  EXPECT_BREAKS(kReorder, s.move.first_slot = 3, "moves[0]: first_slot 3");
+  EXPECT_BREAKS(kReorder, s.move.first_slot = 3, "moves[1]: first_slot 3");
 }
 
 Test(moves_errors, destinations) {
@@ -229,7 +259,7 @@ Test(moves_errors, destinations) {
                 "destination is the view itself", "NULL");
   EXPECT_BREAKS(kTo, s.other = s.view, "destination is the view itself");
   EXPECT_BREAKS(kReorder, s.move.destination = &s.other,
-                "moves[0]: destination is not NULL");
+                "moves[1]: destination is not NULL");
 }
 
 /* Companions: two of the test's, then scales of K and V, then minima. */
@@ -322,13 +352,11 @@ static query* const kQueries[] = {kvevict_reorder_workspace,
     query* const ask = kQueries[door != kReorder];                             \
     Begin(door, KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F32);                         \
     s.lists.slots = NULL;                                                      \
-    s.move.view = s.at;                                                        \
-    s.move.keep = s.keep;                                                      \
+    SetMove();                                                                 \
     EXPECT_OK(ask(s.with, s.moves, s.moves_len, out));                         \
     const kvevict_workspace untouched = size;                                  \
     change;                                                                    \
-    s.move.view = s.at;                                                        \
-    s.move.keep = s.keep;                                                      \
+    SetMove();                                                                 \
     EXPECT_INVALID(ask(s.with, s.moves, s.moves_len, out), __VA_ARGS__);       \
     EXPECT(memcmp(&size, &untouched, sizeof size) == 0, "%s: wrote", #change); \
     End(#change);                                                              \
@@ -354,9 +382,9 @@ Test(moves_errors, queries) {
        s.other.block_table_len = 3, s.move.first_slot = 60),
       "destination: block_table_len 3", "64 tokens");
   EXPECT_QUERY_BREAKS(kReorder, s.move.first_slot = 3,
-                      "moves[0]: first_slot 3");
+                      "moves[1]: first_slot 3");
   EXPECT_QUERY_BREAKS(kReorder, s.move.destination = &s.other,
-                      "moves[0]: destination is not NULL");
+                      "moves[1]: destination is not NULL");
   EXPECT_QUERY_BREAKS(kReorder, s.move.merge = KVEVICT_MERGE_PIVOT, "merge 2");
 #define EXPECT_MERGE_QUERY_BREAKS(change, ...)                         \
   EXPECT_QUERY_BREAKS(                                                 \

@@ -1,5 +1,4 @@
-/* Plans with a budget for each layer: counts, and keep sets against plans whose
- * layers all have that budget. */
+/* Plans with a budget for each layer: what they tell and refuse. Lives have such plans. */
 #include <math.h>
 #include <stdio.h>
 
@@ -23,79 +22,6 @@ static kvevict_plan_options Budgets(const double* budgets) {
   options.layer_budgets = budgets;
   options.layer_budgets_len = kLayers;
   return options;
-}
-
-static void Run(test_model* m, uint32_t n_prompt, uint32_t n_steps) {
-  for (uint32_t n = 0; n < n_prompt; n += 50) {
-    test_model_step(m, 50);
-    EXPECT_OK(test_model_evict(m, NULL, NULL));
-  }
-  EXPECT_OK(kvevict_sequence_end_prompt(m->sequence));
-  for (uint32_t i = 0; i < n_steps; ++i) {
-    test_model_step(m, 1);
-    EXPECT_OK(test_model_evict(m, NULL, NULL));
-  }
-}
-
-static void ExpectSameLayer(const test_model* a, const test_model* b,
-                            uint32_t layer, const char* what) {
-  for (uint32_t h = 0; h < a->spec.n_kv_heads; ++h) {
-    int32_t p[kSlots], q[kSlots];
-    const uint32_t n = test_model_stored_of(a, layer, h);
-    EXPECT(n == test_model_stored_of(b, layer, h),
-           "%s: layer %u, head %u holds %u tokens, not %u", what, layer, h, n,
-           test_model_stored_of(b, layer, h));
-    test_model_positions(a, layer, h, p);
-    test_model_positions(b, layer, h, q);
-    EXPECT(memcmp(p, q, n * sizeof *p) == 0, "%s: layer %u, head %u", what,
-           layer, h);
-  }
-}
-
-static const char* const kPolicies[] = {
-    "streaming-llm:sink=4,recent=25",
-    "knorm:sink=2,recent=3",
-    "knorm:split=geometric,scope=layer,margin=6",
-    "snapkv:sink=2,window=8,every=7",
-    "snapkv:sink=2,window=8,scope=layer,prompt=beside",
-    "keydiff:sink=1,prompt=pinned-beside,margin=4",
-    "r-kv:window=4,heads=adaptive",
-    "tova:select_block=4",
-    "knorm:chunk=16,sink=1",
-    "lagkv:block=16,sink=2"};
-
-static const double kBudgets[][kLayers] = {
-    {30, 60, 44}, {0.5, 0.25, 1.0}, {0.3, 40, 36}, {48, 48, 48}};
-
-Test(plan_layer_budgets, each_layer_keeps_as_if_all_had_its_budget) {
-  for (size_t p = 0; p < sizeof kPolicies / sizeof *kPolicies; ++p) {
-    for (size_t b = 0; b < 4; ++b) {
-      test_model* m = Model();
-      const kvevict_plan_options options = Budgets(kBudgets[b]);
-      EXPECT_OK(test_model_go_on(m, kPolicies[p], NULL, &options));
-      Run(m, 100, 30);
-      test_model_check(m, kPolicies[p]);
-      for (uint32_t l = 0; l < kLayers; ++l) {
-        char text[160], what[260];
-        /* The recent tokens of streaming-llm are its budget. */
-        snprintf(text, sizeof text, "%s,budget=%.17g,split=uniform",
-                 p == 0 ? "streaming-llm:sink=4" : kPolicies[p],
-                 kBudgets[b][l]);
-        if (strstr(kPolicies[p], "split=") != NULL) {
-          snprintf(text, sizeof text, "knorm:scope=layer,margin=6,budget=%.17g",
-                   kBudgets[b][l]);
-        }
-        snprintf(what, sizeof what, "%s of %g %g %g", text, kBudgets[b][0],
-                 kBudgets[b][1], kBudgets[b][2]);
-        test_model* same = Model();
-        EXPECT_OK(test_model_go_on(same, text, NULL, NULL));
-        Run(same, 100, 30);
-        ExpectSameLayer(m, same, l, what);
-        test_model_destroy(same);
-      }
-      test_model_destroy(m);
-    }
-  }
 }
 
 Test(plan_layer_budgets, the_plan_tells_them) {

@@ -60,29 +60,20 @@ Test(plan, struct_sizes_are_checked) {
     EXPECT_INVALID(CreateAndDestroy(&g, p), __VA_ARGS__);  \
   } while (0)
 
+/* layers_test.c and score_errors_test.c have other mistakes in layers and RoPE. */
 Test(plan, bad_geometries_are_errors) {
   EXPECT_BREAKS(g.n_layers = 0, "n_layers", "0");
-  EXPECT_BREAKS(g.layers = NULL, "layers", "NULL");
-  EXPECT_BREAKS(l.cache = 3, "layers[0]", "cache", "3");
-  EXPECT_BREAKS(l.n_q_heads = 0, "n_q_heads", "0");
-  EXPECT_BREAKS(l.n_kv_heads = 0, "n_kv_heads", "0");
   EXPECT_BREAKS(l.n_q_heads = 65536, "n_q_heads 65536", "65535");
   EXPECT_BREAKS((l.n_q_heads = l.n_kv_heads = 65536), "n_kv_heads 65536",
                 "65535");
-  EXPECT_BREAKS(l.n_q_heads = 7, "n_q_heads 7", "n_kv_heads 2");
   EXPECT_BREAKS(l.n_q_heads = 1, "n_q_heads", "n_kv_heads");
-  EXPECT_BREAKS(l.k_head_dim = 0, "k_head_dim", "0");
-  EXPECT_BREAKS(l.q_dtype = 99, "q_dtype", "99");
   EXPECT_BREAKS(l.k_dtype = 99, "k_dtype", "99");
   EXPECT_BREAKS(l.v_dtype = -1, "v_dtype", "-1");
   EXPECT_BREAKS(l.k_dtype = KVEVICT_DTYPE_OPAQUE, "k_head_dim", "64");
-  EXPECT_BREAKS(l.v_dtype = KVEVICT_DTYPE_OPAQUE, "v_head_dim", "32");
   EXPECT_BREAKS(g.max_tokens = 0, "max_tokens", "0");
   EXPECT_BREAKS(g.max_tokens = 2147483648u, "max_tokens", "2147483648");
   EXPECT_BREAKS(l.softmax_scale = -0.1234567f, "softmax_scale -0.1234567 ");
-  EXPECT_BREAKS(l.softmax_scale = NAN, "softmax_scale", "nan");
   EXPECT_BREAKS(l.softmax_scale = INFINITY, "softmax_scale", "inf");
-  EXPECT_BREAKS(g.rope_layout = (kvevict_rope_layout)5, "rope_layout", "5");
 }
 
 Test(plan, bad_policies_are_errors) {

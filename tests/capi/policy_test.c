@@ -93,6 +93,17 @@ static const struct {
      "first_stage_mass 0.5 needs heads other than threshold"},
     {"snapkv:budget=99,order=pool-rows,first_stage_mass=0.5,select_block=4",
      "first_stage_mass 0.5 needs select_block 1"},
+    /* Chunks. */
+    {"snapkv:chunk=64", "chunk 64: window attention reads queries"},
+    {"tova:chunk=64", "chunk 64: window attention reads queries"},
+    {"h2o:chunk=64", "chunk 64: accumulated attention reads queries"},
+    {"knorm:chunk=64,heads=adaptive", "chunk 64 with heads that are not equal"},
+    {"knorm:chunk=64,heads=threshold",
+     "chunk 64 with heads that are not equal"},
+    {"knorm:chunk=64,select_block=16", "chunk 64 with select_block above 1"},
+    {"lagkv:chunk=64,of=partition", "chunk 64 with of partition"},
+    {"knorm:chunk=64,prompt=pinned",
+     "chunk 64 with a prompt that is pinned or beside"},
     /* Layers that compete. */
     {"streaming-llm:budget=20,split=scores", "split scores: position has no"},
     {"snapkv:split=scores,heads=adaptive-blend",

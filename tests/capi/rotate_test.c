@@ -323,19 +323,3 @@ Test(rotate, needs_frequencies_and_keys_that_can_be_read) {
     test_cache_destroy(cache);
   }
 }
-
-Test(rotate, frequencies_are_within_bounds) {
-  const kvevict_layer_geometry layer = test_layer(1, 1, 8, 8);
-  kvevict_geometry geometry = test_geometry(1, 10, &layer);
-  const kvevict_policy* policy = test_policy("none");
-  kvevict_context* const context = test_context();
-  float two[] = {1.0f, 65537.0f};
-  geometry.rope_inv_freq = two;
-  geometry.rope_inv_freq_len = 2;
-  kvevict_plan* plan = NULL;
-  EXPECT_INVALID(kvevict_plan_create(context, &geometry, policy, NULL, &plan),
-                 "rope_inv_freq[1]", "65537", "65536");
-  two[1] = -65536.0f;
-  EXPECT_OK(kvevict_plan_create(context, &geometry, policy, NULL, &plan));
-  kvevict_plan_destroy(plan);
-}

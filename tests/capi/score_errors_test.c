@@ -19,8 +19,9 @@ enum {
   kRef = 2
 };
 
-/* A good call: every input is there. */
+/* A good call of two jobs: every input is there. The second job is changed. */
 typedef struct scene {
+  struct scene* first; /* has the first job */
   float k[kKv * kMost * kDim], v[kKv * kMost * kDim];
   float numbers[kQ * kTokens * kDim];
   float inv_freq[kPairs];
@@ -34,7 +35,7 @@ typedef struct scene {
   kvevict_plane queries, reference, scores_plane, weights, sums, mean,
       covariance, filter, centers, lse;
   kvevict_signal_inputs inputs;
-  kvevict_score_job job, *jobs;
+  kvevict_score_job job, both[2], *jobs;
   float scores[kKv * kTokens];
 } scene;
 
@@ -42,7 +43,7 @@ static kvevict_plane Rows(const float* data, uint32_t n, uint32_t dim) {
   return kvevict_plane_head_major(data, KVEVICT_DTYPE_F32, n, dim);
 }
 
-static scene* Make(const char* text) {
+static scene* MakeJob(const char* text) {
   scene* s = calloc(1, sizeof *s);
   const kvevict_policy* policy = test_policy(text);
   for (int i = 0; i < kQ * kTokens * kDim; ++i) {
@@ -91,18 +92,27 @@ static scene* Make(const char* text) {
     in->reference_positions = s->positions;
   }
   s->job = test_score_job(kTokens, &s->view, in, s->scores, kKv);
-  s->jobs = &s->job;
-  s->jobs_len = 1;
+  s->jobs = s->both;
+  s->jobs_len = 2;
   GUARD(s->scores);
   return s;
 }
 
-static kvevict_status Score(const scene* s) {
+static scene* Make(const char* text) {
+  scene* s = MakeJob(text);
+  s->first = MakeJob(text);
+  return s;
+}
+
+static kvevict_status Score(scene* s) {
+  s->both[0] = s->first->job;
+  s->both[1] = s->job;
   return kvevict_score(s->plan, s->jobs, s->jobs_len, s->workspace, s->bytes,
                        NULL);
 }
 
 static void End(scene* s) {
+  if (s->first != NULL) End(s->first);
   kvevict_plan_destroy(s->plan);
   free(s->memory);
   free(s);
@@ -115,6 +125,7 @@ static void End(scene* s) {
     change;                                           \
     EXPECT_FAILS(Score(s), code, __VA_ARGS__);        \
     EXPECT_UNTOUCHED(s->scores);                      \
+    EXPECT_UNTOUCHED(s->first->scores);               \
     End(s);                                           \
   } while (0)
 #define EXPECT_BREAKS(policy, change, ...)                           \
@@ -143,8 +154,8 @@ Test(score_errors, of_the_call_and_its_job) {
   EXPECT_BREAKS(kSnap, s->jobs = NULL, "jobs", "NULL");
   EXPECT_BREAKS(kSnap, s->jobs_len = KVEVICT_MAX_JOBS + 1, "jobs_len 129",
                 "128");
-  EXPECT_BREAKS(kSnap, s->job.struct_size = 8, "jobs[0]", "struct_size 8");
-  EXPECT_BREAKS(kSnap, s->job.layer = 1, "jobs[0]", "layer 1", "n_layers 1");
+  EXPECT_BREAKS(kSnap, s->job.struct_size = 8, "jobs[1]", "struct_size 8");
+  EXPECT_BREAKS(kSnap, s->job.layer = 1, "jobs[1]", "layer 1", "n_layers 1");
   EXPECT_BREAKS(kSnap, s->job.scores = NULL, "scores", "NULL");
   EXPECT_BREAKS(kSnap, s->job.scores_len = 79, "scores_len 79", "40");
   EXPECT_BREAKS(kSnap, s->job.scores_len = 81, "scores_len 81", "40");
@@ -162,6 +173,8 @@ Test(score_errors, of_the_call_and_its_job) {
   EXPECT_BREAKS(kSnap, s->job.token_counts = fewer, "token_counts[1] 7", "8");
   EXPECT_BREAKS(kSnap, s->workspace = NULL, "workspace", "NULL");
   EXPECT_BREAKS(kSnap, s->workspace += 32, "workspace", "64");
+  EXPECT_BREAKS(kSnap, s->workspace = (char*)(((uintptr_t)s->k + 63) / 64 * 64),
+                "workspace 0x", "overlaps jobs[");
   EXPECT_BREAKS(
       kSnap,
       s->bytes = test_workspace(s->plan, KVEVICT_OPERATION_SCORE, kTokens)
@@ -344,6 +357,8 @@ Test(score_errors, of_geometries) {
   EXPECT_NO_PLAN("knorm", s->geometry.rope_inv_freq_len = 257,
                  "rope_inv_freq_len 257", "256");
   EXPECT_NO_PLAN("knorm", s->inv_freq[1] = NAN, "rope_inv_freq[1]", "nan");
+  EXPECT_NO_PLAN("knorm", s->inv_freq[1] = 65537.0f, "rope_inv_freq[1]",
+                 "65537", "65536");
   EXPECT_NO_PLAN("knorm", s->layer.k_head_dim = 5, "rope_inv_freq_len 3",
                  "k_head_dim 5");
   static const char* const kRotated[][2] = {{"triattention", "query centers"},
@@ -380,6 +395,9 @@ static void PlanAgain(scene* s, const char* policy) {
   kvevict_plan_destroy(s->plan);
   EXPECT_OK(kvevict_plan_create(test_context(), &s->geometry,
                                 test_policy(policy), NULL, &s->plan));
+  /* The first job's rows are not this plan's. */
+  s->jobs = s->both + 1;
+  s->jobs_len = 1;
 }
 
 /* Rows of a dtype that nothing can read. */

@@ -49,8 +49,8 @@ static void Combine(const oracle_policy* p, uint32_t n_heads, uint32_t stride,
   }
 }
 
-/* The least that stays is no worse than the best that goes, in a head or, where heads
- * compete, in the layer. Returns how many tokens went. */
+/* The least that stays is no worse than the best that goes: in a chunk of a head, in a
+ * head or, where heads compete, in the layer. Returns how many tokens went. */
 static uint32_t ExpectBest(const test_signals* s, const held* before,
                            uint32_t stride, const char* policy, int round) {
   const oracle_policy* p = &s->m->policy;
@@ -63,11 +63,8 @@ static uint32_t ExpectBest(const test_signals* s, const held* before,
       const uint32_t n = before->n[l][h];
       const uint32_t n_stay = test_model_stored_of(s->m, l, h);
       test_model_positions(s->m, l, h, kept);
-      if (p->heads == ORACLE_HEADS_EQUAL) {
-        least = INFINITY;
-        most = -INFINITY;
-      }
       n_kept += n_stay;
+      const uint32_t chunk = p->chunk == 0 ? kMost : p->chunk;
       uint32_t sink = p->sink, recent = p->recent;
       if (test_has_window(p) && p->keep_window && p->window > recent) {
         recent = p->window;
@@ -76,7 +73,11 @@ static uint32_t ExpectBest(const test_signals* s, const held* before,
         const bool stays =
             next < n_stay && kept[next] == before->positions[l][h][t];
         const uint32_t at = h * stride + t;
-        const bool must = t < sink || t + recent >= n;
+        if (t % chunk == 0 && p->heads == ORACLE_HEADS_EQUAL) {
+          least = INFINITY;
+          most = -INFINITY;
+        }
+        const bool must = t % chunk < sink || t + recent >= n;
         next += stays;
         n_lost += !stays;
         EXPECT(stays || !must, "%s: round %d, layer %u, head %u lost slot %u",
@@ -87,10 +88,11 @@ static uint32_t ExpectBest(const test_signals* s, const held* before,
         const bool alone = p->heads != ORACLE_HEADS_EQUAL && n_stay <= 1;
         if (stays && !alone) least = fmin(least, score + off);
         if (!stays) most = fmax(most, score - off);
+        EXPECT(
+            least >= most,
+            "%s: round %d, layer %u, head %u, slot %u: kept %.9g and lost %.9g",
+            policy, round, l, h, t, least, most);
       }
-      EXPECT(least >= most,
-             "%s: round %d, layer %u, head %u: kept %.9g and lost %.9g", policy,
-             round, l, h, least, most);
     }
     EXPECT(n_kept == s->m->spec.n_kv_heads *
                          (before->n[l][0] < 40 ? before->n[l][0] : 40) ||
@@ -100,16 +102,42 @@ static uint32_t ExpectBest(const test_signals* s, const held* before,
   return n_lost;
 }
 
+/* Fills in what the layer's slots should score, chunk by chunk. False if f32 may find
+ * otherwise. */
+static bool Expect(test_signals* s, uint32_t layer, held* before) {
+  const uint32_t n_heads = s->m->spec.n_kv_heads;
+  const uint32_t chunk = s->m->policy.chunk;
+  bool is_told = true;
+  for (s->first = 0; s->first == 0 || s->first < before->n[layer][0];) {
+    uint32_t counts[kMostHeads];
+    const int32_t* positions[kMostHeads];
+    for (uint32_t h = 0; h < n_heads; ++h) {
+      const uint32_t left = before->n[layer][h] - s->first;
+      counts[h] = chunk == 0 || left < chunk ? left : chunk;
+      positions[h] = before->positions[layer][h] + s->first;
+    }
+    is_told &= test_signals_expect(s, layer, counts, positions, s->m->n_seen,
+                                   before->scores[layer] + s->first,
+                                   before->bounds[layer] + s->first);
+    if (chunk == 0) break;
+    s->first += chunk;
+  }
+  s->first = 0;
+  return is_told;
+}
+
 /* False if the policy drawn has no room for what must stay. */
-static bool Live(const char* kind, test_random* random, uint32_t* n_evicted) {
+static bool Live(const char* kind, bool has_chunks, test_random* random,
+                 uint32_t* n_evicted) {
   static const char* const kScopes[] = {
       "scope=head",           "scope=head",
       "scope=layer,over=max", "scope=layer",
       "scope=model,over=sum", "scope=head,heads=adaptive,floor=0"};
   const bool at_end = strcmp(kind, "non-causal") == 0;
   char more[120], policy[TEST_POLICY_TEXT];
-  snprintf(more, sizeof more, "budget=40,split=uniform,%s",
-           kScopes[test_random_below(random, 6)]);
+  snprintf(more, sizeof more, "budget=40,split=uniform,%s%s",
+           kScopes[test_random_below(random, has_chunks ? 5 : 6)],
+           has_chunks ? ",recent=0,chunk=48" : "");
   test_draw_scoring(kind, more, random, policy);
   const oracle_policy p = oracle_policy_from(policy);
   if (test_has_window(&p) && p.window > 20) return false;
@@ -132,14 +160,11 @@ static bool Live(const char* kind, test_random* random, uint32_t* n_evicted) {
     test_signals_give(s, stride, at_end ? stride : by_rows ? n_new : 0, random);
     bool is_told = true;
     for (uint32_t l = 0; l < kLayers; ++l) {
-      const int32_t* positions[kMostHeads];
       for (uint32_t h = 0; h < n_heads; ++h) {
         before.n[l][h] = test_model_stored_of(s->m, l, h);
         test_model_positions(s->m, l, h, before.positions[l][h]);
-        positions[h] = before.positions[l][h];
       }
-      is_told &= test_signals_expect(s, l, before.n[l], positions, s->m->n_seen,
-                                     before.scores[l], before.bounds[l]);
+      is_told &= Expect(s, l, &before);
     }
     kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
     options.inputs = s->inputs;
@@ -168,8 +193,16 @@ Test(score_evict, the_best_by_the_oracle_stay) {
         strcmp(info.signal, "random") == 0) {
       continue; /* nothing to score, or no oracle of it */
     }
-    uint32_t n_evicted = 0;
-    for (int i = 0; i < 5;) i += Live(info.name, &random, &n_evicted);
-    EXPECT(n_evicted > 150, "%s: only %u tokens went", info.name, n_evicted);
+    kvevict_policy* chunks = test_policy(info.name);
+    const bool can =
+        kvevict_policy_set_number(chunks, "chunk", 48) == KVEVICT_OK &&
+        kvevict_policy_validate(chunks) == KVEVICT_OK;
+    for (int has_chunks = 0; has_chunks <= can; ++has_chunks) {
+      uint32_t n_evicted = 0;
+      for (int i = 0; i < 5;) {
+        i += Live(info.name, has_chunks, &random, &n_evicted);
+      }
+      EXPECT(n_evicted > 150, "%s: only %u tokens went", info.name, n_evicted);
+    }
   }
 }

@@ -34,31 +34,43 @@ static void ExpectScores(const test_signals* s, const char* policy,
   }
 }
 
-/* Scores in any workspace from the least on, with guard bytes behind all memory. */
-static float* Score(const test_signals* s, kvevict_score_job job,
-                    test_random* random) {
+/* Scores n jobs in any workspace from the least on, with guard bytes behind all memory.
+ * The caller frees the jobs' scores. */
+static void ScoreJobs(const test_signals* s, kvevict_score_job* jobs,
+                      uint32_t n_jobs, test_random* random) {
   const kvevict_workspace size =
-      test_workspace(s->m->plan, KVEVICT_OPERATION_SCORE, job.n_tokens);
+      test_workspace(s->m->plan, KVEVICT_OPERATION_SCORE, jobs->n_tokens);
   const size_t bytes =
       size.least_bytes + (size_t)(test_random_unit(random) *
                                   (double)(size.best_bytes - size.least_bytes));
-  const size_t n_bytes = (job.scores_len + 4) * sizeof(float);
+  const size_t n_bytes = (jobs->scores_len + 4) * sizeof(float);
   uint8_t* workspace = aligned_alloc(64, (bytes + 127) / 64 * 64);
-  job.scores = malloc(n_bytes);
   memset(workspace, test_random_coin(random) ? 0xFF : TEST_GUARD, bytes);
   memset(workspace + bytes, TEST_GUARD, 64);
-  memset(job.scores, TEST_GUARD, n_bytes);
-  EXPECT_OK(kvevict_score(s->m->plan, &job, 1, workspace, bytes, NULL));
+  for (uint32_t i = 0; i < n_jobs; ++i) {
+    jobs[i].scores = malloc(n_bytes);
+    memset(jobs[i].scores, TEST_GUARD, n_bytes);
+  }
+  EXPECT_OK(kvevict_score(s->m->plan, jobs, n_jobs, workspace, bytes, NULL));
   EXPECT(test_is_filled(workspace + bytes, 64),
          "wrote beyond a workspace of %zu bytes", bytes);
-  EXPECT(test_is_filled(job.scores + job.scores_len, 4 * sizeof(float)),
-         "wrote beyond the scores");
+  for (uint32_t i = 0; i < n_jobs; ++i) {
+    EXPECT(test_is_filled(jobs[i].scores + jobs[i].scores_len, 16),
+           "wrote beyond the scores");
+  }
   free(workspace);
+}
+
+static float* Score(const test_signals* s, kvevict_score_job job,
+                    test_random* random) {
+  ScoreJobs(s, &job, 1, random);
   return job.scores;
 }
 
-/* Returns whether the case can be told. */
+/* Scores some layers, perhaps one of them twice, in one call. Returns whether the case
+ * can be told. */
 static bool Try(const char* policy, bool is_long, test_random* random) {
+  enum { kMostJobs = 3 };
   /* Redundancy compares all keys with each other. */
   const bool is_square = oracle_policy_from(policy).redundancy > 0.0;
   const uint32_t most = is_square ? 80 : is_long ? 500 : 150;
@@ -74,37 +86,48 @@ static bool Try(const char* policy, bool is_long, test_random* random) {
                     : by_rows ? test_random_between(random, 1, n)
                               : 0,
                     random);
-  uint32_t counts[4] = {n, n, n, n};
-  const bool is_ragged = test_random_below(random, 3) == 0;
   const uint32_t least = window > 0 ? window : by_rows ? s->n_query_rows : 0;
-  for (uint32_t h = 0; is_ragged && h < n_heads; ++h) {
-    counts[h] = test_random_between(random, least, n);
+  const uint32_t n_jobs = 1 + test_random_below(random, kMostJobs);
+  kvevict_score_job jobs[kMostJobs];
+  uint32_t counts[kMostJobs][4];
+  for (uint32_t i = 0; i < n_jobs; ++i) {
+    const bool is_ragged = test_random_below(random, 3) == 0;
+    const uint32_t layer = test_random_below(random, 2);
+    for (uint32_t h = 0; h < 4; ++h) {
+      counts[i][h] = is_ragged ? test_random_between(random, least, n) : n;
+    }
+    jobs[i] = test_score_job(n, &s->m->views[layer], &s->inputs[layer], NULL,
+                             n_heads);
+    jobs[i].layer = layer;
+    jobs[i].n_seen =
+        test_random_coin(random) ? 0 : n + test_random_below(random, 1000);
+    if (is_ragged) jobs[i].token_counts = counts[i];
   }
-  const uint32_t layer = test_random_below(random, 2);
-  const uint32_t n_seen =
-      test_random_coin(random) ? 0 : n + test_random_below(random, 1000);
-  kvevict_score_job job =
-      test_score_job(n, &s->m->views[layer], &s->inputs[layer], NULL, n_heads);
-  job.layer = layer;
-  job.n_seen = n_seen;
-  if (is_ragged) job.token_counts = counts;
   double* scores = malloc(2 * sizeof(double) * n_heads * n);
   double* const bounds = scores + (size_t)n_heads * n;
-  const bool is_told = test_signals_expect(
-      s, layer, counts, NULL, n_seen == 0 ? n : n_seen, scores, bounds);
-  float* got = Score(s, job, random);
-  float* again = Score(s, job, random);
-  if (is_told) ExpectScores(s, policy, layer, counts, got, scores, bounds);
-  for (uint32_t h = 0; h < n_heads; ++h) {
-    EXPECT(memcmp(got + (size_t)h * n, again + (size_t)h * n,
-                  counts[h] * sizeof *got) == 0,
-           "%s: other scores in another workspace", policy);
+  bool all_told = true;
+  ScoreJobs(s, jobs, n_jobs, random);
+  for (uint32_t i = 0; i < n_jobs; ++i) {
+    const bool is_told = test_signals_expect(
+        s, jobs[i].layer, counts[i], NULL,
+        jobs[i].n_seen == 0 ? n : jobs[i].n_seen, scores, bounds);
+    float* again = Score(s, jobs[i], random);
+    if (is_told) {
+      ExpectScores(s, policy, jobs[i].layer, counts[i], jobs[i].scores, scores,
+                   bounds);
+    }
+    for (uint32_t h = 0; h < n_heads; ++h) {
+      EXPECT(memcmp(jobs[i].scores + (size_t)h * n, again + (size_t)h * n,
+                    counts[i][h] * sizeof *again) == 0,
+             "%s: other scores alone in another workspace", policy);
+    }
+    all_told = all_told && is_told;
+    free(jobs[i].scores);
+    free(again);
   }
-  free(got);
-  free(again);
   free(scores);
   test_signals_destroy(s);
-  return is_told;
+  return all_told;
 }
 
 /* Kinds that have no rank but a place do not score. */
@@ -310,4 +333,30 @@ Test(score, of_nan_and_of_huge_keys) {
     ++n_kinds;
   }
   EXPECT(n_kinds > 8, "%u policies read keys", n_kinds);
+}
+
+Test(score, takes_up_to_128_jobs) {
+  static float scores[KVEVICT_MAX_JOBS][2 * 40], expected[2 * 40];
+  static kvevict_score_job jobs[KVEVICT_MAX_JOBS];
+  const kvevict_layer_geometry layer = test_layer(2, 2, 4, 0);
+  const kvevict_geometry geometry = test_geometry(KVEVICT_MAX_JOBS, 40, &layer);
+  test_plan* p = test_plan_create("random:sink=0,budget=5", &geometry,
+                                  KVEVICT_OPERATION_SCORE, 1);
+  for (uint32_t l = 0; l < KVEVICT_MAX_JOBS; ++l) {
+    jobs[l] = (kvevict_score_job)KVEVICT_SCORE_JOB_INIT;
+    jobs[l].layer = l;
+    jobs[l].n_tokens = 40;
+    jobs[l].scores = scores[l];
+    jobs[l].scores_len = 80;
+  }
+  EXPECT_OK(kvevict_score(p->plan, NULL, 0, NULL, 0, NULL));
+  EXPECT_OK(kvevict_score(p->plan, jobs, 0, NULL, 0, NULL));
+  EXPECT_OK(test_score_jobs(p, jobs, KVEVICT_MAX_JOBS));
+  for (uint32_t l = 0; l < KVEVICT_MAX_JOBS; l += 9) {
+    kvevict_score_job one = jobs[l];
+    one.scores = expected;
+    EXPECT_OK(test_score_jobs(p, &one, 1));
+    EXPECT(memcmp(expected, scores[l], sizeof expected) == 0, "layer %u", l);
+  }
+  test_plan_destroy(p);
 }

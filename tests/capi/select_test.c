@@ -139,7 +139,9 @@ static uint32_t ExpectSelected(const select_case* c, int round) {
                    c->per_list, o->n_tokens, o->reduce, combined);
     const float* const row = o->scores == NULL ? NULL : combined;
     MarkForced(c, n, forced);
-    for (uint32_t i = 0; i < n; ++i) ranks[i] = test_rank_of(&c->ranges, i);
+    for (uint32_t i = 0; i < n; ++i) {
+      ranks[i] = test_rank_of(o->ranges, o->ranges_len, i);
+    }
     oracle_select_ranked(row, ranks, n, count, forced, block, o->tie, expected);
     oracle_select_ranked(row, none, n, count, forced, block, o->tie, plain);
     n_ranked += memcmp(expected, plain, count * sizeof *plain) != 0;

@@ -218,11 +218,12 @@ Test(normalize, leaves_refined_scores_as_they_are) {
     for (uint32_t h = 0; h < kHeads; ++h) {
       int32_t kept[kRow], expected[kRow];
       uint8_t forced[kRow] = {0};
+      const int32_t ranks[kRow] = {0};
       for (uint32_t t = n - p->recent; t < n; ++t) forced[t] = 1;
       if (i % 2 == 1) forced[protect[0]] = 1;
       const uint32_t n_kept = test_model_stored_of(g.m, 1, h);
-      test_keep_in_stages(p, before.scores[1][h], before.weights[1][h], n,
-                          forced, n_kept, i == 0 ? 0 : 4, expected);
+      test_keep_in_stages(p, before.scores[1][h], before.weights[1][h], ranks,
+                          n, forced, n_kept, i == 0 ? 0 : 4, expected);
       test_model_positions(g.m, 1, h, kept);
       for (uint32_t k = 0; k < n_kept; ++k) {
         EXPECT(kept[k] == expected[k], "case %d, head %u: %d, not %d", i, h,

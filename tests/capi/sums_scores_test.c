@@ -6,13 +6,11 @@
 
 #include "kvevict/batch.h"
 #include "kvevict/experimental.h"
+#include "tests/capi/support/choice.h"
 #include "tests/capi/support/copies.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/undo.h"
-#include "tests/oracle/head_split.h"
-#include "tests/oracle/policy.h"
-#include "tests/oracle/select.h"
 
 enum { kLayers = 3, kMaxHeads = 3, kMaxTokens = 120, kMaxPositions = 900 };
 
@@ -228,91 +226,39 @@ static float Decayed(const life* s, float score, int32_t position) {
   return score * (float)exp2(-age / half_life);
 }
 
-/* The scores that choose a head's list: its own, or those of all that share it. */
-static void ListScores(const life* s, uint32_t layer, uint32_t head,
-                       float* out) {
-  static float rows[kLayers * kMaxHeads * kMaxTokens];
-  const oracle_policy* const p = &s->m->policy;
-  const uint32_t n = s->now.n[layer][head];
-  uint32_t n_rows = 0;
+/* Drops the tokens that the sequence has lost. */
+static bool Lose(life* s) {
+  bool loses = false;
   for (uint32_t l = 0; l < kLayers; ++l) {
-    if (l != layer && p->scope != KVEVICT_SCOPE_MODEL) continue;
     for (uint32_t h = 0; h < Heads(s); ++h) {
-      if (h != head && p->scope == KVEVICT_SCOPE_KV_HEAD) continue;
-      for (uint32_t i = 0; i < n; ++i) {
-        rows[n_rows * n + i] = Decayed(s, s->now.slots[l][h][i].score,
-                                       s->now.slots[l][h][i].position);
+      int32_t positions[kMaxTokens];
+      const uint32_t n = test_model_stored_of(s->m, l, h);
+      test_model_positions(s->m, l, h, positions);
+      slot* const slots = s->now.slots[l][h];
+      uint32_t next = 0;
+      for (uint32_t i = 0; i < s->now.n[l][h] && next < n; ++i) {
+        if (slots[i].position == positions[next]) slots[next++] = slots[i];
       }
-      ++n_rows;
+      loses = loses || n < s->now.n[l][h];
+      s->now.n[l][h] = next;
     }
   }
-  oracle_combine(rows, n_rows, n, p->over, out);
-}
-
-static void MustStay(const life* s, uint32_t layer, uint32_t head,
-                     uint32_t n_context, uint8_t* forced) {
-  if (s->m->policy.select_block == 1) {
-    test_model_forced(s->m, layer, head, NULL, forced);
-    return;
-  }
-  kvevict_resolved_policy r = {.struct_size = sizeof r};
-  EXPECT(oracle_resolve(&s->m->policy, n_context, &r), "%s", s->what);
-  const uint32_t n = s->now.n[layer][head];
-  for (uint32_t i = 0; i < n; ++i) {
-    forced[i] = i < r.n_sink || i + r.n_recent >= n;
-  }
-}
-
-static void KeepOfLayer(life* s, uint32_t l, naive* next) {
-  static float scores[kMaxHeads][kMaxTokens];
-  static uint8_t forced[kMaxHeads][kMaxTokens];
-  const oracle_policy* const p = &s->m->policy;
-  oracle_head heads[kMaxHeads];
-  uint32_t budgets[kLayers], counts[kMaxHeads], n_held = 0, longest = 0;
-  for (uint32_t h = 0; h < Heads(s); ++h) {
-    const uint32_t n = s->now.n[l][h];
-    ListScores(s, l, h, scores[h]);
-    heads[h] = (oracle_head){scores[h], forced[h], n};
-    n_held += n;
-    longest = n > longest ? n : longest;
-  }
-  if (longest == 0) return;
-  uint32_t n_context = test_model_context(s->m);
-  while (n_context % p->select_block != longest % p->select_block) --n_context;
-  EXPECT(oracle_layer_budgets(p, n_context, budgets, kLayers), "%s", s->what);
-  for (uint32_t h = 0; h < Heads(s); ++h) {
-    MustStay(s, l, h, n_context, forced[h]);
-  }
-  for (uint32_t h = 0; h < Heads(s); ++h) counts[h] = budgets[l];
-  const bool by_threshold = p->heads == ORACLE_HEADS_THRESHOLD;
-  if (p->heads == ORACLE_HEADS_EQUAL
-          ? longest <= budgets[l]
-          : n_held <= budgets[l] * Heads(s) && !by_threshold) {
-    return;
-  }
-  if (p->heads != ORACLE_HEADS_EQUAL) {
-    const kvevict_evict_options none = KVEVICT_EVICT_OPTIONS_INIT;
-    oracle_head_counts(p, heads, Heads(s), budgets[l],
-                       test_model_asked(s->m, &none), counts);
-  }
-  for (uint32_t h = 0; h < Heads(s); ++h) {
-    const uint32_t n = s->now.n[l][h];
-    uint32_t n_keep = counts[h] == 0 ? 1 : counts[h];
-    if (n_keep >= n) continue;
-    int32_t keep[kMaxTokens];
-    n_keep = oracle_select_blocks(scores[h], n, n_keep, forced[h],
-                                  p->select_block, p->tie, keep);
-    for (uint32_t i = 0; i < n_keep; ++i) {
-      next->slots[l][h][i] = s->now.slots[l][h][keep[i]];
-    }
-    next->n[l][h] = n_keep;
-  }
+  return loses;
 }
 
 static void Evict(life* s, bool to_undo) {
-  static naive next;
-  next = s->now;
-  for (uint32_t l = 0; l < kLayers; ++l) KeepOfLayer(s, l, &next);
+  static test_given given;
+  static test_choice choice;
+  const kvevict_evict_options none = KVEVICT_EVICT_OPTIONS_INIT;
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    for (uint32_t h = 0; h < Heads(s); ++h) {
+      for (uint32_t i = 0; i < s->now.n[l][h]; ++i) {
+        const slot one = s->now.slots[l][h][i];
+        given.scores[l][h][i] = Decayed(s, one.score, one.position);
+      }
+    }
+  }
+  test_choose(s->m, &none, &given, NULL, &choice);
   if (s->can_undo) test_lent_return(s->undo);
   s->can_undo = false;
   kvevict_evict_report report = {.struct_size = sizeof report};
@@ -326,11 +272,11 @@ static void Evict(life* s, bool to_undo) {
   } else {
     EXPECT_OK(test_model_evict(s->m, NULL, &report));
   }
-  const bool evicts = memcmp(&next, &s->now, sizeof next) != 0;
+  test_expect_chosen(s->m, &given, &choice, s->what);
+  const bool evicts = Lose(s);
   EXPECT((report.evicted != 0) == evicts, "%s: evicted %u", s->what,
          report.evicted);
   s->n_evicted += report.evicted;
-  s->now = next;
   if (evicts) s->now.tail = s->m->n_seen;
 }
 

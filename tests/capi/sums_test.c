@@ -6,6 +6,7 @@
 #include "kvevict/batch.h"
 #include "kvevict/experimental.h"
 #include "tests/capi/support/attention.h"
+#include "tests/capi/support/copies.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 
@@ -125,6 +126,26 @@ static uint32_t MostStored(const test_model* m) {
   return most;
 }
 
+/* Both go back by some of the tokens since the last eviction, or to nothing. New slots
+ * begin at 0, whatever was there. */
+static void GoBack(test_model* m, test_model* other, uint32_t to,
+                   ledger* ledgers) {
+  test_model* const both[2] = {m, other};
+  for (int i = 0; i < 2; ++i) {
+    if (to == 0) {
+      EXPECT_OK(kvevict_sequence_reset(both[i]->sequence, NULL));
+    } else {
+      EXPECT_OK(kvevict_sequence_trim_to(both[i]->sequence, to, NULL));
+    }
+    both[i]->n_seen = to;
+  }
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    for (uint32_t row = 0; row < kQ; ++row) {
+      memset(ledgers[l].sum[row] + to, 0, (kMostPositions - to) * 4);
+    }
+  }
+}
+
 /* One sequence observes, and one is given the ledger's sums. */
 static void Run(const char* policy, uint64_t seed) {
   static ledger ledgers[kLayers];
@@ -135,7 +156,9 @@ static void Run(const char* policy, uint64_t seed) {
   test_model* other = Model(policy, seed);
   memset(ledgers, 0, sizeof ledgers);
   bool evicted = false;
-  while (m->n_seen < 400) {
+  uint32_t tail = 0; /* trims to this length or beyond are exact */
+  for (int round = 0; m->n_seen < 400; ++round) {
+    if (round == 25) GoBack(m, other, tail = 0, ledgers);
     const uint32_t n =
         test_random_below(&random, 9) > 0 || MostStored(m) > kMostSlots - 30
             ? 1
@@ -159,6 +182,16 @@ static void Run(const char* policy, uint64_t seed) {
         kvevict_sequence_observe(m->sequence, shown, kLayers, n, first, NULL));
     test_model_append(m, n);
     test_model_append(other, n);
+    if (test_random_below(&random, 4) == 0 && m->n_seen > tail + 1) {
+      GoBack(m, other, test_random_between(&random, tail + 1, m->n_seen),
+             ledgers);
+    }
+    if (test_random_below(&random, 9) == 0) {
+      kvevict_sequence* const copy =
+          test_copy(m->plan, m->sequence, TEST_COPY_FORK);
+      kvevict_sequence_destroy(m->sequence);
+      m->sequence = copy;
+    }
     for (uint32_t l = 0; l < kLayers; ++l) {
       Give(&ledgers[l], other, l, values[l], &planes[l], &inputs[l]);
     }
@@ -168,6 +201,7 @@ static void Run(const char* policy, uint64_t seed) {
     kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
     EXPECT_OK(test_model_evict(m, NULL, &report));
     evicted = evicted || report.evicted != 0;
+    if (report.evicted != 0) tail = m->n_seen;
     EXPECT_OK(test_model_evict(other, &options, NULL));
     test_expect_same_tokens(m, other, policy);
     for (uint32_t l = 0; l < kLayers; ++l) {
@@ -267,50 +301,6 @@ Test(sums, begin_with_the_first_row_that_is_observed) {
   for (uint32_t i = 0; i < kBudget; ++i) {
     EXPECT(stays[positions[i]], "%d has gone", positions[i]);
   }
-  EndScene(s);
-}
-
-/* New slots begin at 0, whatever was there. */
-Test(sums, of_new_slots_begin_anew) {
-  scene* s = Scene("h2o:budget=30,recent=4");
-  Step(s, 40, 40);
-  EXPECT_OK(kvevict_sequence_trim_to(s->m->sequence, 10, NULL));
-  s->m->n_seen = 10;
-  float before[10];
-  memcpy(before, SumsOf(s->m, kLayers - 1), sizeof before);
-  Step(s, 3, 3);
-  const float* const sums = SumsOf(s->m, kLayers - 1);
-  for (uint32_t t = 0; t < 13; ++t) {
-    const float old = t < 10 ? before[t] : 0.0f;
-    EXPECT(sums[t] == old + s->attention.values[0][t], "slot %u", t);
-  }
-  EXPECT_OK(kvevict_sequence_reset(s->m->sequence, NULL));
-  s->m->n_seen = 0;
-  Step(s, 20, 2); /* after tokens that were not observed */
-  for (uint32_t t = 0; t < 20; ++t) {
-    EXPECT(sums[t] == s->attention.values[0][t], "slot %u", t);
-  }
-  EndScene(s);
-}
-
-Test(sums, are_copied_by_a_fork) {
-  scene* s = Scene("h2o:budget=30,recent=4");
-  Step(s, 40, 40);
-  kvevict_sequence* fork = NULL;
-  EXPECT_OK(kvevict_sequence_fork(s->m->sequence, NULL, &fork, NULL));
-  kvevict_sequence* const first = s->m->sequence;
-  EXPECT_OK(test_model_evict(s->m, NULL, NULL));
-  int32_t kept[kMostSlots], forked[kMostSlots];
-  test_model_positions(s->m, 1, 1, kept);
-  s->m->sequence = fork;
-  EXPECT_OK(test_model_evict(s->m, NULL, NULL));
-  test_model_positions(s->m, 1, 1, forked);
-  EXPECT(memcmp(kept, forked, 30 * sizeof *kept) == 0, "other tokens");
-  const float* const of_fork = SumsOf(s->m, 2);
-  s->m->sequence = first;
-  EXPECT(memcmp(SumsOf(s->m, 2), of_fork, 30 * sizeof(float)) == 0,
-         "other sums");
-  kvevict_sequence_destroy(fork);
   EndScene(s);
 }
 

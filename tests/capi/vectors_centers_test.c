@@ -7,13 +7,12 @@
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/npy.h"
 #include "tests/capi/support/plan.h"
-#include "tests/paths.h"
 
 enum { kMaxLayers = 4 };
 
 typedef struct recorded {
-  char folder[1200];
-  test_npy k, re, im, length, omega;
+  test_npy k, re, im, length, omega, events, keep;
+  test_npy_entry entries[7];
   uint32_t n_layers, n_kv_heads, n_q_heads, n_tokens, head_dim, n_pairs;
   kvevict_layer_geometry layer;
   kvevict_geometry geometry;
@@ -26,19 +25,15 @@ typedef struct recorded {
 
 static recorded* Load(const char* name) {
   recorded* r = calloc(1, sizeof *r);
-  snprintf(r->folder, sizeof r->folder, "%s/vectors/%s", test_shared_dir, name);
-  r->k = test_npy_read(r->folder, "K", "<f2", 4);
-  if (r->k.bytes == NULL) {
-    fprintf(stderr, "skipped: no reference vectors in %s\n", r->folder);
-    cr_skip_test("no reference vectors in %s", r->folder);
-  }
-  r->re = test_npy_read(r->folder, "q_mean_real", "<f4", 3);
-  r->im = test_npy_read(r->folder, "q_mean_imag", "<f4", 3);
-  r->length = test_npy_read(r->folder, "q_abs_mean", "<f4", 3);
-  r->omega = test_npy_read(r->folder, "omega", "<f4", 1);
-  EXPECT(r->re.bytes != NULL && r->im.bytes != NULL &&
-             r->length.bytes != NULL && r->omega.bytes != NULL,
-         "%s is incomplete", r->folder);
+  const test_npy_entry entries[] = {{&r->k, "K", "<f2", 4},
+                                    {&r->re, "q_mean_real", "<f4", 3},
+                                    {&r->im, "q_mean_imag", "<f4", 3},
+                                    {&r->length, "q_abs_mean", "<f4", 3},
+                                    {&r->omega, "omega", "<f4", 1},
+                                    {&r->events, "event", "<i4", 2},
+                                    {&r->keep, "keep_positions", "<i4", 3}};
+  memcpy(r->entries, entries, sizeof entries);
+  test_npy_read_all(name, r->entries, 7);
   r->n_layers = r->k.shape[0];
   r->n_kv_heads = r->k.shape[1];
   r->n_tokens = r->k.shape[2];
@@ -67,17 +62,12 @@ static recorded* Load(const char* name) {
     kvevict_view* view = &r->views[l];
     *view = (kvevict_view)KVEVICT_VIEW_INIT;
     view->n_kv_heads = r->n_kv_heads;
-    view->k.data =
-        (uint64_t)(uintptr_t)(r->cache + l * r->n_kv_heads * head_bytes);
-    view->k.dtype = KVEVICT_DTYPE_F16;
-    view->k.head_dim = r->head_dim;
-    view->k.token_stride_bytes = 2 * r->head_dim;
-    view->k.head_stride_bytes = (int64_t)head_bytes;
-    r->planes[l] =
-        test_floats_plane(r->centers + l * r->n_q_heads * 3 * r->n_pairs,
-                          3 * (uint64_t)r->n_pairs);
-    r->planes[l].head_dim = r->n_pairs;
-    r->planes[l].token_stride_bytes = (int64_t)row;
+    view->k =
+        kvevict_plane_head_major(r->cache + l * r->n_kv_heads * head_bytes,
+                                 KVEVICT_DTYPE_F16, r->n_tokens, r->head_dim);
+    r->planes[l] = kvevict_plane_head_major(
+        r->centers + (size_t)l * r->n_q_heads * 3 * r->n_pairs,
+        KVEVICT_DTYPE_F32, 3, r->n_pairs);
     r->inputs[l] = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
     r->inputs[l].query_centers = &r->planes[l];
   }
@@ -85,11 +75,7 @@ static recorded* Load(const char* name) {
 }
 
 static void Free(recorded* r) {
-  test_npy_free(&r->k);
-  test_npy_free(&r->re);
-  test_npy_free(&r->im);
-  test_npy_free(&r->length);
-  test_npy_free(&r->omega);
+  test_npy_free_all(r->entries, 7);
   free(r->centers);
   free(r->cache);
   free(r);
@@ -136,17 +122,13 @@ static void ExpectKept(const recorded* r, const kvevict_sequence* sequence,
 Test(vectors, triattention_goes_the_way_of_the_authors_code) {
   recorded* r =
       Load("triattention_official__trajectory_union_interval_gqa4x2_L2_D64");
-  test_npy events = test_npy_read(r->folder, "event", "<i4", 2);
-  test_npy keep = test_npy_read(r->folder, "keep_positions", "<i4", 3);
-  EXPECT(events.bytes != NULL && keep.bytes != NULL, "%s is incomplete",
-         r->folder);
   test_plan* p = test_plan_create("triattention-original:budget=64,sink=24",
                                   &r->geometry, KVEVICT_OPERATION_EVICT, 1);
   kvevict_sequence* sequence = NULL;
   EXPECT_OK(kvevict_sequence_create(p->plan, &sequence));
   uint32_t n_seen = 0, n_held = 0;
-  for (uint32_t e = 0; e < events.shape[0]; ++e) {
-    const int32_t* event = (const int32_t*)events.bytes + 3 * e;
+  for (uint32_t e = 0; e < r->events.shape[0]; ++e) {
+    const int32_t* event = (const int32_t*)r->events.bytes + 3 * e;
     const uint32_t n_new = (uint32_t)event[0] - n_seen;
     Store(r, n_seen, n_new, n_held);
     EXPECT_OK(kvevict_sequence_append(sequence, n_new, NULL));
@@ -155,12 +137,10 @@ Test(vectors, triattention_goes_the_way_of_the_authors_code) {
            n_held + n_new);
     Evict(r, p, sequence);
     n_held = (uint32_t)event[2];
-    ExpectKept(r, sequence, (const int32_t*)keep.bytes + e * keep.shape[2],
-               n_held);
+    ExpectKept(r, sequence,
+               (const int32_t*)r->keep.bytes + e * r->keep.shape[2], n_held);
   }
   kvevict_sequence_destroy(sequence);
   test_plan_destroy(p);
-  test_npy_free(&events);
-  test_npy_free(&keep);
   Free(r);
 }

@@ -12,7 +12,6 @@
 #include "tests/capi/support/npy.h"
 #include "tests/capi/support/plan.h"
 #include "tests/oracle/non_causal.h"
-#include "tests/paths.h"
 
 enum {
   kHeads = 2,
@@ -23,14 +22,15 @@ enum {
   kSink = 8,
   kRecent = 4,
   kMiddle = kTokens - kSink - kRecent,
-  kPairs = kDim / 2
+  kPairs = kDim / 2,
+  kArrays = 9
 };
 static const double kBlending = 0.6;
 
 static const char kCommon[] = "non-causal:budget=0.4,block=28,sink=8,recent=4,";
 
 typedef struct recorded {
-  char folder[1200];
+  test_npy_entry entries[kArrays];
   test_npy k, v, q, before, sketch, leverage, exact, noncausal, scores;
   float inv_freq[kPairs];
   kvevict_layer_geometry layer;
@@ -47,25 +47,18 @@ static kvevict_plane Halves(const test_npy* array) {
 
 static recorded* Load(void) {
   recorded* r = calloc(1, sizeof *r);
-  snprintf(r->folder, sizeof r->folder,
-           "%s/vectors/compactor_kvpress__gqa4x2_D64_S96_c28", test_shared_dir);
-  r->k = test_npy_read(r->folder, "K", "<f2", 3);
-  if (r->k.bytes == NULL) {
-    fprintf(stderr, "skipped: no reference vectors in %s\n", r->folder);
-    cr_skip_test("no reference vectors in %s", r->folder);
-  }
-  r->v = test_npy_read(r->folder, "V", "<f2", 3);
-  r->q = test_npy_read(r->folder, "Q", "<f2", 3);
-  r->before = test_npy_read(r->folder, "K_pre", "<f4", 3);
-  r->sketch = test_npy_read(r->folder, "sketch", "<f4", 3);
-  r->leverage = test_npy_read(r->folder, "leverage", "<f4", 2);
-  r->exact = test_npy_read(r->folder, "leverage_exact", "<f4", 2);
-  r->noncausal = test_npy_read(r->folder, "noncausal", "<f4", 2);
-  r->scores = test_npy_read(r->folder, "scores", "<f4", 2);
-  EXPECT(r->v.bytes && r->q.bytes && r->before.bytes && r->sketch.bytes &&
-             r->leverage.bytes && r->exact.bytes && r->noncausal.bytes &&
-             r->scores.bytes,
-         "%s is incomplete", r->folder);
+  const test_npy_entry entries[kArrays] = {
+      {&r->k, "K", "<f2", 3},
+      {&r->v, "V", "<f2", 3},
+      {&r->q, "Q", "<f2", 3},
+      {&r->before, "K_pre", "<f4", 3},
+      {&r->sketch, "sketch", "<f4", 3},
+      {&r->leverage, "leverage", "<f4", 2},
+      {&r->exact, "leverage_exact", "<f4", 2},
+      {&r->noncausal, "noncausal", "<f4", 2},
+      {&r->scores, "scores", "<f4", 2}};
+  memcpy(r->entries, entries, sizeof entries);
+  test_npy_read_all("compactor_kvpress__gqa4x2_D64_S96_c28", entries, kArrays);
   for (int f = 0; f < kPairs; ++f) {
     r->inv_freq[f] = (float)pow(10000.0, -(double)f / kPairs);
   }
@@ -85,10 +78,7 @@ static recorded* Load(void) {
 }
 
 static void Free(recorded* r) {
-  test_npy* all[] = {&r->k,      &r->v,         &r->q,
-                     &r->before, &r->sketch,    &r->leverage,
-                     &r->exact,  &r->noncausal, &r->scores};
-  for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i) test_npy_free(all[i]);
+  test_npy_free_all(r->entries, kArrays);
   free(r);
 }
 

@@ -16,12 +16,16 @@
 #include "tests/paths.h"
 
 enum {
-  kPastOnly = 1, /* scores and sets leave out the window */
-  kNoSums = 2,   /* attention sums are absent, queries are handed over */
-  kManyLayers = 4
+  kPastOnly = 1,   /* scores and sets leave out the window */
+  kNoSums = 2,     /* attention sums are absent, queries are handed over */
+  kManyLayers = 4, /* all of them have the same rows */
+  kOwnLayers = 8,  /* arrays have an axis of layers before the others */
+  kRefined = 16,   /* scores have another name, and no sets are compared ... */
+  kDefensive = 32, /* ... with these */
+  kMostLayers = 32
 };
-/* The layers with a keep set; without kManyLayers there is one. */
-static const uint32_t kLayers = 32, kKeepLayers[] = {0, 15, 31};
+/* The layers with a keep set by kManyLayers; otherwise all have one. */
+static const uint32_t kKeepLayers[] = {0, 15, 31};
 
 typedef struct vector_case {
   char folder[64];
@@ -65,68 +69,112 @@ static vector_case kCases[] = {
     {"adakv_kvpress__gqa8x4_D64_S96_W8", "adakv-kvpress:window=8", 0},
     {"adakv_official__gqamean_8x4_D64_S512", "adakv-original:budget=128",
      kPastOnly},
+    {"defensivekv_official__gqa8x2_D64_S96_W8",
+     "defensivekv-original:budget=0.4,window=8", kRefined},
+    {"defensivekv_official__gqa8x2_D64_S96_W8",
+     "defensivekv:budget=0.4,window=8,weight=none,share=none", kDefensive},
+    {"layer_defensivekv_official__gqa4x2_L2_D64_S96_W8",
+     "layer-defensivekv-original:budget=0.4,window=8", kRefined | kOwnLayers},
+    {"layer_defensivekv_official__gqa4x2_L2_D64_S96_W8",
+     "layer-defensivekv:budget=0.4,window=8,weight=none,share=none",
+     kDefensive | kOwnLayers},
 };
 
-static uint32_t LayersOf(const vector_case* c) {
-  return (c->flags & kManyLayers) != 0 ? kLayers : 1;
-}
-
-static uint32_t KeepSetsOf(const vector_case* c) {
-  return (c->flags & kManyLayers) != 0 ? 3 : 1;
-}
-
 typedef struct vector_files {
+  const vector_case* c;
   char folder[1200];
   test_npy k, v, q, scores;  /* no v and no q if the policy does without */
   test_npy mean, covariance; /* of queries, f32; absent with rows of queries */
   test_npy sums;             /* attention sums if the policy scores by them */
-  uint32_t n_tokens, n_kv_heads, n_q_heads, head_dim, window;
+  test_npy norms;            /* weights of the tokens before the window */
+  float* weights;            /* of all */
+  uint32_t n_layers, n_sets, n_tokens, n_kv_heads, n_q_heads, head_dim, window;
 } vector_files;
 
+static test_npy Read(const vector_files* v, const char* name, const char* type,
+                     uint32_t n_axes) {
+  const bool has_layers = (v->c->flags & kOwnLayers) != 0;
+  return test_npy_read(v->folder, name, type, n_axes + has_layers);
+}
+
+/* An axis of an array behind that of layers. */
+static uint32_t Size(const vector_files* v, const test_npy* array,
+                     uint32_t axis) {
+  return array->shape[axis + ((v->c->flags & kOwnLayers) != 0)];
+}
+
+/* The layer of an array that has this one's rows. */
+static uint32_t Part(const vector_files* v, uint32_t layer) {
+  return (v->c->flags & kOwnLayers) != 0 ? layer : 0;
+}
+
+static const char* ScoresOf(const vector_case* c) {
+  if ((c->flags & kRefined) != 0) return "refined";
+  if ((c->flags & kDefensive) != 0) return "defensive";
+  return (c->flags & kPastOnly) != 0 ? "scores_past" : "scores";
+}
+
+/* The window weighs 1. */
+static void LoadWeights(vector_files* v) {
+  v->norms = Read(v, "WoV_l1", "<f4", 2);
+  if (v->norms.bytes == NULL) return;
+  const uint32_t n = v->n_tokens, n_past = Size(v, &v->norms, 1);
+  const uint32_t n_lists = v->n_layers * v->n_kv_heads;
+  v->weights = malloc(sizeof(float) * n_lists * n);
+  for (uint32_t i = 0; i < n_lists * n; ++i) {
+    v->weights[i] = i % n < n_past
+                        ? ((const float*)v->norms.bytes)[i / n * n_past + i % n]
+                        : 1.0f;
+  }
+}
+
 static vector_files Load(const vector_case* c) {
-  vector_files v;
-  memset(&v, 0, sizeof v);
+  vector_files v = {.c = c};
   snprintf(v.folder, sizeof v.folder, "%s/vectors/%s", test_shared_dir,
            c->folder);
-  v.k = test_npy_read(v.folder, "K", "<f2", 3);
+  v.k = Read(&v, "K", "<f2", 3);
   if (v.k.bytes == NULL) {
     fprintf(stderr, "skipped: no reference vectors in %s\n", v.folder);
     cr_skip_test("no reference vectors in %s", v.folder);
   }
-  v.v = test_npy_read(v.folder, "V", "<f2", 3);
-  v.mean = test_npy_read(v.folder, "mean", "<f4", 2);
-  v.covariance = test_npy_read(v.folder, "cov", "<f4", 3);
-  if (v.mean.bytes == NULL) v.q = test_npy_read(v.folder, "Q", "<f2", 3);
-  v.scores = test_npy_read(
-      v.folder, (c->flags & kPastOnly) != 0 ? "scores_past" : "scores", "<f4",
-      2);
-  if ((c->flags & kNoSums) == 0)
-    v.sums = test_npy_read(v.folder, "attn_sum", "<f4", 2);
-  v.n_kv_heads = v.k.shape[0];
-  v.n_tokens = v.k.shape[1];
-  v.head_dim = v.k.shape[2];
-  v.n_q_heads = v.q.bytes != NULL      ? v.q.shape[0]
+  v.v = Read(&v, "V", "<f2", 3);
+  v.mean = Read(&v, "mean", "<f4", 2);
+  v.covariance = Read(&v, "cov", "<f4", 3);
+  if (v.mean.bytes == NULL) v.q = Read(&v, "Q", "<f2", 3);
+  v.scores = Read(&v, ScoresOf(c), "<f4", 2);
+  if ((c->flags & kNoSums) == 0) v.sums = Read(&v, "attn_sum", "<f4", 2);
+  v.n_layers = (c->flags & kManyLayers) != 0  ? kMostLayers
+               : (c->flags & kOwnLayers) != 0 ? v.k.shape[0]
+                                              : 1;
+  v.n_sets = (c->flags & kManyLayers) != 0  ? 3
+             : (c->flags & kDefensive) != 0 ? 0
+                                            : v.n_layers;
+  v.n_kv_heads = Size(&v, &v.k, 0);
+  v.n_tokens = Size(&v, &v.k, 1);
+  v.head_dim = Size(&v, &v.k, 2);
+  v.n_q_heads = v.q.bytes != NULL      ? Size(&v, &v.q, 0)
                 : v.mean.bytes != NULL ? v.mean.shape[0]
                                        : v.n_kv_heads;
-  if (v.q.bytes != NULL) v.window = v.q.shape[1];
+  if (v.q.bytes != NULL) v.window = Size(&v, &v.q, 1);
+  LoadWeights(&v);
   return v;
 }
 
 static void Free(vector_files* v) {
-  test_npy_free(&v->k);
-  test_npy_free(&v->v);
-  test_npy_free(&v->q);
-  test_npy_free(&v->scores);
-  test_npy_free(&v->mean);
-  test_npy_free(&v->covariance);
-  test_npy_free(&v->sums);
+  test_npy* const arrays[] = {&v->k,    &v->v,          &v->q,    &v->scores,
+                              &v->mean, &v->covariance, &v->sums, &v->norms};
+  for (size_t i = 0; i < sizeof arrays / sizeof *arrays; ++i) {
+    test_npy_free(arrays[i]);
+  }
+  free(v->weights);
 }
 
-/* The inputs of the signal beside keys. */
-typedef struct vector_inputs {
-  kvevict_plane queries, mean, covariance, sums;
+/* A layer's cache, and the inputs of the signal beside keys. */
+typedef struct vector_layer {
+  kvevict_view view;
+  kvevict_plane queries, mean, covariance, sums, weights;
   kvevict_signal_inputs inputs;
-} vector_inputs;
+} vector_layer;
 
 static kvevict_plane FloatsPlane(const test_npy* array, uint32_t n_rows) {
   kvevict_plane plane = kvevict_plane_head_major(
@@ -134,17 +182,27 @@ static kvevict_plane FloatsPlane(const test_npy* array, uint32_t n_rows) {
   return plane;
 }
 
-static void MakeInputs(const vector_files* v, kvevict_dtype dtype,
-                       vector_inputs* out) {
+static void MakeLayer(const vector_files* v, uint32_t layer,
+                      kvevict_dtype dtype, vector_layer* out) {
+  const uint32_t part = Part(v, layer);
   memset(out, 0, sizeof *out);
+  out->view = (kvevict_view)KVEVICT_VIEW_INIT;
+  out->view.n_kv_heads = v->n_kv_heads;
+  out->view.k = test_npy_plane(&v->k, part, dtype);
+  out->view.v = test_npy_plane(&v->v, part, dtype);
   out->inputs = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
   if (v->q.bytes != NULL) {
-    out->queries = test_npy_plane(&v->q, dtype);
+    out->queries = test_npy_plane(&v->q, part, dtype);
     out->inputs.queries = &out->queries;
   }
   if (v->sums.bytes != NULL) {
     out->sums = test_floats_plane((const float*)v->sums.bytes, v->n_tokens);
     out->inputs.attention_sums = &out->sums;
+  }
+  if (v->weights != NULL) {
+    const size_t at = (size_t)part * v->n_kv_heads * v->n_tokens;
+    out->weights = test_floats_plane(v->weights + at, v->n_tokens);
+    out->inputs.token_weights = &out->weights;
   }
   if (v->mean.bytes == NULL) return;
   out->mean = FloatsPlane(&v->mean, 1);
@@ -153,10 +211,16 @@ static void MakeInputs(const vector_files* v, kvevict_dtype dtype,
   out->inputs.query_covariance = &out->covariance;
 }
 
+static void FreeLayer(vector_layer* layer) {
+  test_npy_plane_free(&layer->view.k);
+  test_npy_plane_free(&layer->view.v);
+  test_npy_plane_free(&layer->queries);
+}
+
 static kvevict_layer_geometry Layer(const vector_files* v,
                                     kvevict_dtype dtype) {
   kvevict_layer_geometry layer =
-      test_layer(v->n_q_heads, v->n_kv_heads, v->head_dim, v->v.shape[2]);
+      test_layer(v->n_q_heads, v->n_kv_heads, v->head_dim, Size(v, &v->v, 2));
   layer.q_dtype = layer.k_dtype = layer.v_dtype = dtype;
   return layer;
 }
@@ -175,14 +239,14 @@ static void ShareScores(const vector_files* v, float* scores) {
 }
 
 static void ExpectScores(const vector_files* v, const kvevict_policy* policy,
-                         float* scores) {
+                         uint32_t layer, float* scores) {
   kvevict_resolved_policy resolved = {.struct_size = sizeof resolved};
   EXPECT_OK(kvevict_policy_resolve(policy, v->n_tokens, &resolved));
   const uint32_t rows = resolved.n_query_rows;
   const uint32_t window = rows < v->n_tokens ? rows : 0;
-  const uint32_t n_past = v->scores.shape[1] < v->n_tokens
-                              ? v->scores.shape[1]
-                              : v->n_tokens - window;
+  const uint32_t n_given = Size(v, &v->scores, 1);
+  const uint32_t n_past =
+      n_given < v->n_tokens ? n_given : v->n_tokens - window;
   /* The source's scores of sinks only say that they stay. */
   const uint32_t n_sink = resolved.n_sink;
   if (oracle_policy_of(policy).scope == KVEVICT_SCOPE_LAYER) {
@@ -190,16 +254,17 @@ static void ExpectScores(const vector_files* v, const kvevict_policy* policy,
   }
   for (uint32_t h = 0; h < v->n_kv_heads; ++h) {
     const float* ours = scores + (size_t)h * v->n_tokens;
+    const uint32_t list = Part(v, layer) * v->n_kv_heads + h;
     const float* theirs =
-        (const float*)v->scores.bytes + (size_t)h * v->scores.shape[1];
+        (const float*)v->scores.bytes + (size_t)list * n_given;
     float largest = 0.0f;
     for (uint32_t t = n_sink; t < n_past; ++t)
       largest = fmaxf(largest, fabsf(theirs[t]));
     for (uint32_t t = n_sink; t < n_past; ++t) {
       EXPECT(fabsf(ours[t] - theirs[t]) <=
                  2e-5f * fabsf(theirs[t]) + 1e-6f * largest,
-             "head %u, token %u: score %.9g, not %.9g", h, t, (double)ours[t],
-             (double)theirs[t]);
+             "layer %u, head %u, token %u: score %.9g, not %.9g", layer, h, t,
+             (double)ours[t], (double)theirs[t]);
     }
     for (uint32_t t = v->n_tokens - window; t < v->n_tokens; ++t) {
       EXPECT(ours[t] == INFINITY, "head %u: token %u of the window", h, t);
@@ -209,31 +274,32 @@ static void ExpectScores(const vector_files* v, const kvevict_policy* policy,
 
 /* Fails unless must <= keep <= must + may with as many tokens as the source keeps. If the
  * source does not say what must stay, the set is its own. keep[n_kv_heads][n_tokens]. */
-static void ExpectKeepSet(const vector_case* c, const vector_files* v,
-                          uint32_t set, const int32_t* keep,
-                          const uint32_t* n_keep) {
+static void ExpectKeepSet(const vector_files* v, uint32_t set,
+                          const int32_t* keep, const uint32_t* n_keep) {
+  const bool is_many = (v->c->flags & kManyLayers) != 0;
   char name[64], suffix[16] = "";
-  if (KeepSetsOf(c) > 1) {
+  if (is_many) {
     snprintf(suffix, sizeof suffix, "_l%u", kKeepLayers[set]);
-  } else if ((c->flags & kPastOnly) != 0) {
+  } else if ((v->c->flags & kPastOnly) != 0) {
     snprintf(suffix, sizeof suffix, "_past");
   }
   snprintf(name, sizeof name, "must_keep%s", suffix);
-  test_npy must = test_npy_read(v->folder, name, "|b1", 2);
+  test_npy must = Read(v, name, "|b1", 2);
   snprintf(name, sizeof name, "may_keep%s", suffix);
-  test_npy may = test_npy_read(v->folder, name, "|b1", 2);
-  snprintf(name, sizeof name, "keep%s", KeepSetsOf(c) > 1 ? suffix : "");
-  test_npy theirs = test_npy_read(v->folder, name, "<i4", 2);
-  test_npy lengths = test_npy_read(v->folder, "head_len", "<i4", 1);
+  test_npy may = Read(v, name, "|b1", 2);
+  snprintf(name, sizeof name, "keep%s", is_many ? suffix : "");
+  test_npy theirs = Read(v, name, "<i4", 2);
+  test_npy lengths = Read(v, "head_len", "<i4", 1);
   EXPECT((must.bytes == NULL) == (may.bytes == NULL) &&
              (theirs.bytes != NULL || lengths.bytes != NULL),
          "%s is incomplete", v->folder);
   const bool exact = must.bytes == NULL;
-  const uint32_t n = exact ? v->n_tokens : must.shape[1];
+  const uint32_t n = exact ? v->n_tokens : Size(v, &must, 1);
   for (uint32_t h = 0; h < v->n_kv_heads; ++h) {
+    const size_t list = (size_t)Part(v, set) * v->n_kv_heads + h;
     const uint32_t wanted = lengths.bytes == NULL
                                 ? theirs.shape[1]
-                                : ((const uint32_t*)lengths.bytes)[h];
+                                : ((const uint32_t*)lengths.bytes)[list];
     EXPECT(n_keep[h] == wanted, "head %u: %u kept, not %u", h, n_keep[h],
            wanted);
     uint8_t kept[4096] = {0};
@@ -246,8 +312,8 @@ static void ExpectKeepSet(const vector_case* c, const vector_files* v,
     if (exact) continue;
     for (uint32_t t = 0; t < v->n_tokens; ++t) {
       /* The sets leave out the window, which stays. */
-      const bool must_stay = t >= n || must.bytes[h * n + t] != 0;
-      const bool may_stay = must_stay || may.bytes[h * n + t] != 0;
+      const bool must_stay = t >= n || must.bytes[list * n + t] != 0;
+      const bool may_stay = must_stay || may.bytes[list * n + t] != 0;
       EXPECT(!must_stay || kept[t], "head %u lost token %u", h, t);
       EXPECT(may_stay || !kept[t], "head %u kept token %u", h, t);
     }
@@ -260,8 +326,8 @@ static void ExpectKeepSet(const vector_case* c, const vector_files* v,
 
 /* Selects from [n_kv_heads, n_tokens] scores. Heads that share a list have copies
  * of it. */
-static void SelectSet(const vector_case* c, const vector_files* v, test_plan* p,
-                      uint32_t set, const float* scores) {
+static void SelectSet(const vector_files* v, test_plan* p, uint32_t set,
+                      const float* scores) {
   const size_t n_scores = (size_t)v->n_kv_heads * v->n_tokens;
   int32_t* keep = malloc(n_scores * sizeof(int32_t));
   int32_t* apart = malloc(n_scores * sizeof(int32_t));
@@ -275,48 +341,40 @@ static void SelectSet(const vector_case* c, const vector_files* v, test_plan* p,
     memcpy(apart + (size_t)h * v->n_tokens,
            keep + (one_list ? 0 : (size_t)h * n_keep), n_keep * sizeof *keep);
   }
-  ExpectKeepSet(c, v, set, apart, counts);
+  ExpectKeepSet(v, set, apart, counts);
   free(keep);
   free(apart);
 }
 
-static void RunCase(const vector_case* c, const vector_files* v,
-                    kvevict_dtype dtype) {
-  const kvevict_layer_geometry layer = Layer(v, dtype);
+static void RunCase(const vector_files* v, kvevict_dtype dtype) {
+  const char* const policy = v->c->policy;
+  const kvevict_layer_geometry alike = Layer(v, dtype);
   const kvevict_geometry geometry =
-      test_geometry(LayersOf(c), v->n_tokens, &layer);
-  kvevict_view view = KVEVICT_VIEW_INIT;
-  view.n_kv_heads = v->n_kv_heads;
-  view.k = test_npy_plane(&v->k, dtype);
-  view.v = test_npy_plane(&v->v, dtype);
-  vector_inputs given;
-  MakeInputs(v, dtype, &given);
+      test_geometry(v->n_layers, v->n_tokens, &alike);
   const size_t n_scores = (size_t)v->n_kv_heads * v->n_tokens;
   float* scores = malloc(n_scores * sizeof(float));
-
   test_plan* p =
-      test_plan_create(c->policy, &geometry, KVEVICT_OPERATION_SCORE, 1);
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
-  job.n_tokens = v->n_tokens;
-  job.view = &view;
-  job.inputs = &given.inputs;
-  job.scores = scores;
-  job.scores_len = n_scores;
-  EXPECT_OK(test_score_jobs(p, &job, 1));
-  if (v->scores.bytes != NULL) ExpectScores(v, p->policy_handle, scores);
+      test_plan_create(policy, &geometry, KVEVICT_OPERATION_SCORE, 1);
+  for (uint32_t l = 0; l <= Part(v, v->n_layers - 1); ++l) {
+    vector_layer layer;
+    MakeLayer(v, l, dtype, &layer);
+    kvevict_score_job job = test_score_job(
+        v->n_tokens, &layer.view, &layer.inputs, scores, v->n_kv_heads);
+    job.layer = l;
+    EXPECT_OK(test_score_jobs(p, &job, 1));
+    if (v->scores.bytes != NULL) ExpectScores(v, p->policy_handle, l, scores);
+    FreeLayer(&layer);
+  }
   test_plan_destroy(p);
 
   /* Scores of all heads decide only in an eviction. */
-  const bool alike = oracle_policy_from(c->policy).heads == ORACLE_HEADS_EQUAL;
-  p = test_plan_create_to_select(c->policy, &geometry, 1);
-  for (uint32_t set = 0; alike && set < KeepSetsOf(c); ++set) {
-    SelectSet(c, v, p, set, scores);
+  const bool alone = oracle_policy_from(policy).heads == ORACLE_HEADS_EQUAL;
+  p = test_plan_create_to_select(policy, &geometry, 1);
+  for (uint32_t set = 0; alone && set < v->n_sets; ++set) {
+    SelectSet(v, p, set, scores);
   }
   test_plan_destroy(p);
   free(scores);
-  test_npy_plane_free(&view.k);
-  test_npy_plane_free(&view.v);
-  test_npy_plane_free(&given.queries);
 }
 
 ParameterizedTestParameters(vectors,
@@ -328,46 +386,60 @@ ParameterizedTestParameters(vectors,
 ParameterizedTest(vector_case* c, vectors,
                   presets_reproduce_published_scores_and_sets) {
   vector_files v = Load(c);
-  RunCase(c, &v, KVEVICT_DTYPE_F32);
-  RunCase(c, &v, KVEVICT_DTYPE_F16);
-  RunCase(c, &v, KVEVICT_DTYPE_BF16);
+  RunCase(&v, KVEVICT_DTYPE_F32);
+  RunCase(&v, KVEVICT_DTYPE_F16);
+  RunCase(&v, KVEVICT_DTYPE_BF16);
   Free(&v);
 }
 
-/* One eviction of all layers gives the same sets and moves K's rows. */
-static void EvictCase(const vector_case* c, const vector_files* v) {
+/* The slots of a layer and head have the rows of these tokens. */
+static void ExpectRows(const vector_files* v, const test_npy* array,
+                       const kvevict_plane* plane, uint32_t layer,
+                       uint32_t head, const int32_t* kept, uint32_t n) {
+  const size_t row = 2 * (size_t)plane->head_dim;
+  const uint8_t* const rows =
+      (const uint8_t*)(uintptr_t)plane->data + head * plane->head_stride_bytes;
+  const size_t first =
+      ((size_t)Part(v, layer) * v->n_kv_heads + head) * v->n_tokens;
+  for (uint32_t i = 0; i < n; ++i) {
+    EXPECT(memcmp(rows + i * row,
+                  array->bytes + (first + (size_t)kept[i]) * row, row) == 0,
+           "layer %u, head %u: slot %u is not token %d", layer, head, i,
+           kept[i]);
+  }
+}
+
+/* One eviction of all layers gives the same sets and moves K's and V's rows. */
+static void EvictCase(const vector_files* v) {
   const kvevict_layer_geometry alike = Layer(v, KVEVICT_DTYPE_F16);
   const kvevict_geometry geometry =
-      test_geometry(LayersOf(c), v->n_tokens, &alike);
+      test_geometry(v->n_layers, v->n_tokens, &alike);
   test_plan* p =
-      test_plan_create(c->policy, &geometry, KVEVICT_OPERATION_EVICT, 1);
+      test_plan_create(v->c->policy, &geometry, KVEVICT_OPERATION_EVICT, 1);
   kvevict_sequence* sequence = NULL;
   EXPECT_OK(kvevict_sequence_create(p->plan, &sequence));
   EXPECT_OK(kvevict_sequence_begin_observing(sequence, NULL, 0));
-  vector_inputs given;
-  MakeInputs(v, KVEVICT_DTYPE_F16, &given);
-  kvevict_signal_inputs inputs[32]; /* without what is observed */
-  kvevict_view views[32];
-  for (uint32_t l = 0; l < LayersOf(c); ++l) {
-    views[l] = (kvevict_view)KVEVICT_VIEW_INIT;
-    views[l].n_kv_heads = v->n_kv_heads;
-    views[l].k = test_npy_plane(&v->k, KVEVICT_DTYPE_F16);
-    views[l].v = test_npy_plane(&v->v, KVEVICT_DTYPE_F16);
-    EXPECT_OK(test_observe(sequence, l, &given.queries, v->window,
+  static vector_layer layers[kMostLayers];
+  kvevict_signal_inputs inputs[kMostLayers]; /* without what is observed */
+  kvevict_view views[kMostLayers];
+  for (uint32_t l = 0; l < v->n_layers; ++l) {
+    MakeLayer(v, l, KVEVICT_DTYPE_F16, &layers[l]);
+    EXPECT_OK(test_observe(sequence, l, &layers[l].queries, v->window,
                            v->n_tokens - v->window));
-    inputs[l] = given.inputs;
-    if ((c->flags & kNoSums) == 0) inputs[l].queries = NULL;
+    views[l] = layers[l].view;
+    inputs[l] = layers[l].inputs;
+    if ((v->c->flags & kNoSums) == 0) inputs[l].queries = NULL;
   }
   EXPECT_OK(kvevict_sequence_append(sequence, v->n_tokens, NULL));
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
   options.inputs = inputs;
-  options.inputs_len = LayersOf(c);
-  EXPECT_OK(kvevict_sequence_evict(sequence, views, LayersOf(c), &options,
+  options.inputs_len = v->n_layers;
+  EXPECT_OK(kvevict_sequence_evict(sequence, views, v->n_layers, &options,
                                    p->workspace, p->workspace_bytes, NULL));
   int32_t* keep = malloc((size_t)v->n_kv_heads * v->n_tokens * sizeof(int32_t));
-  const size_t row = 2 * (size_t)v->head_dim;
-  for (uint32_t set = 0; set < KeepSetsOf(c); ++set) {
-    const uint32_t layer = kKeepLayers[set];
+  for (uint32_t set = 0; set < v->n_sets; ++set) {
+    const uint32_t layer =
+        (v->c->flags & kManyLayers) != 0 ? kKeepLayers[set] : set;
     uint32_t counts[64];
     for (uint32_t h = 0; h < v->n_kv_heads; ++h) {
       int32_t* kept = keep + (size_t)h * v->n_tokens;
@@ -375,23 +447,14 @@ static void EvictCase(const vector_case* c, const vector_files* v) {
       size_t n_written = 0;
       EXPECT_OK(kvevict_sequence_keep_positions(sequence, layer, h, kept,
                                                 counts[h], &n_written));
-      const uint8_t* head = (const uint8_t*)(uintptr_t)views[layer].k.data +
-                            h * views[layer].k.head_stride_bytes;
-      for (uint32_t i = 0; i < counts[h]; ++i) {
-        const size_t from = (size_t)h * v->n_tokens + (size_t)kept[i];
-        EXPECT(memcmp(head + i * row, v->k.bytes + from * row, row) == 0,
-               "layer %u, head %u: slot %u is not token %d", layer, h, i,
-               kept[i]);
-      }
+      ExpectRows(v, &v->k, &views[layer].k, layer, h, kept, counts[h]);
+      if (v->v.bytes == NULL) continue;
+      ExpectRows(v, &v->v, &views[layer].v, layer, h, kept, counts[h]);
     }
-    ExpectKeepSet(c, v, set, keep, counts);
+    ExpectKeepSet(v, set, keep, counts);
   }
   free(keep);
-  for (uint32_t l = 0; l < LayersOf(c); ++l) {
-    test_npy_plane_free(&views[l].k);
-    test_npy_plane_free(&views[l].v);
-  }
-  test_npy_plane_free(&given.queries);
+  for (uint32_t l = 0; l < v->n_layers; ++l) FreeLayer(&layers[l]);
   kvevict_sequence_destroy(sequence);
   test_plan_destroy(p);
 }
@@ -404,6 +467,6 @@ ParameterizedTestParameters(vectors, one_eviction_reproduces_published_sets) {
 ParameterizedTest(vector_case* c, vectors,
                   one_eviction_reproduces_published_sets) {
   vector_files v = Load(c);
-  EvictCase(c, &v);
+  EvictCase(&v);
   Free(&v);
 }

@@ -11,46 +11,32 @@
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/npy.h"
 #include "tests/capi/support/plan.h"
-#include "tests/paths.h"
 
 enum { kHeads = 2, kQueryHeads = 4, kTokens = 96, kDim = 64, kWindow = 16 };
 
-static kvevict_plane Plane(uint8_t* rows) {
-  kvevict_plane plane = KVEVICT_PLANE_INIT;
-  plane.data = (uint64_t)(uintptr_t)rows;
-  plane.dtype = KVEVICT_DTYPE_F16;
-  plane.head_dim = kDim;
-  plane.token_stride_bytes = 2 * kDim;
-  plane.head_stride_bytes = plane.token_stride_bytes * kTokens;
-  return plane;
+static kvevict_plane Plane(const test_npy* array) {
+  return kvevict_plane_head_major(array->bytes, KVEVICT_DTYPE_F16, kTokens,
+                                  kDim);
 }
 
 Test(vectors, vase_keeps_what_its_authors_code_keeps) {
-  char folder[1200];
-  snprintf(folder, sizeof folder,
-           "%s/vectors/vase_official__attnv_gqa4x2_D64_S80_b48_r16",
-           test_shared_dir);
-  test_npy k = test_npy_read(folder, "K", "<f2", 3);
-  if (k.bytes == NULL) {
-    fprintf(stderr, "skipped: no reference vectors in %s\n", folder);
-    cr_skip_test("no reference vectors in %s", folder);
-  }
-  test_npy v = test_npy_read(folder, "V", "<f2", 3);
-  test_npy q = test_npy_read(folder, "Q", "<f2", 3);
-  test_npy p = test_npy_read(folder, "p", "<f4", 3);
-  test_npy noise = test_npy_read(folder, "noise", "<f4", 3);
-  test_npy large = test_npy_read(folder, "large", "|b1", 3);
-  test_npy keep = test_npy_read(folder, "keep", "<i4", 3);
+  test_npy k, v, q, p, noise, large, keep;
+  const test_npy_entry entries[] = {
+      {&k, "K", "<f2", 3},         {&v, "V", "<f2", 3},
+      {&q, "Q", "<f2", 3},         {&p, "p", "<f4", 3},
+      {&noise, "noise", "<f4", 3}, {&large, "large", "|b1", 3},
+      {&keep, "keep", "<i4", 3}};
+  test_npy_read_all("vase_official__attnv_gqa4x2_D64_S80_b48_r16", entries, 7);
   kvevict_layer_geometry layer = test_layer(kQueryHeads, kHeads, kDim, kDim);
   layer.q_dtype = layer.k_dtype = layer.v_dtype = KVEVICT_DTYPE_F16;
   const kvevict_geometry geometry = test_geometry(1, kTokens, &layer);
   kvevict_view view = KVEVICT_VIEW_INIT;
   view.n_kv_heads = kHeads;
-  view.k = Plane(k.bytes);
-  view.v = Plane(v.bytes);
+  view.k = Plane(&k);
+  view.v = Plane(&v);
 
   /* Their probabilities, by the preset's signal. */
-  kvevict_plane queries = Plane(q.bytes);
+  kvevict_plane queries = Plane(&q);
   queries.data += (kTokens - kWindow) * 2 * kDim;
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   inputs.queries = &queries;
@@ -110,8 +96,5 @@ Test(vectors, vase_keeps_what_its_authors_code_keeps) {
   }
   kvevict_sequence_destroy(sequence);
   test_plan_destroy(plan);
-  test_npy* const arrays[] = {&k, &v, &q, &p, &noise, &large, &keep};
-  for (size_t i = 0; i < sizeof arrays / sizeof *arrays; ++i) {
-    test_npy_free(arrays[i]);
-  }
+  test_npy_free_all(entries, 7);
 }

@@ -66,22 +66,6 @@ Test(workspace, on_rows_of_the_cache_is_refused) {
   test_model_destroy(m);
 }
 
-Test(workspace, on_keys_that_are_scored_is_refused) {
-  const test_scene_spec spec =
-      test_scene_of("snapkv:budget=50,window=9", 6, 2, 40, 700);
-  test_scene* s = test_scene_create_for(NULL, &spec, 1);
-  void* const own = s->plan->workspace;
-  float* const scores = malloc(test_scene_scores_len(s) * sizeof(float));
-  s->plan->workspace =
-      (void*)(uintptr_t)((s->cache->view.k.data + 64) / 64 * 64);
-  EXPECT_INVALID(test_score(s->plan, &s->queries, &s->cache->view, s->n_tokens,
-                            scores, test_scene_scores_len(s)),
-                 "workspace 0x", "overlaps jobs[0]");
-  s->plan->workspace = own;
-  free(scores);
-  test_scene_destroy(s);
-}
-
 Test(workspace, of_less_than_the_least_is_refused_with_both_numbers) {
   test_model* m = Model("snapkv:budget=60,window=8");
   char least[32], best[32];

@@ -7,6 +7,8 @@
 #include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/plan.h"
+#include "tests/capi/support/policies.h"
+#include "tests/capi/support/ranges.h"
 #include "tests/oracle/head_split.h"
 #include "tests/oracle/policy.h"
 #include "tests/oracle/select.h"
@@ -65,8 +67,9 @@ static void ScoreByDoor(const test_model* m, uint32_t layer,
   kvevict_geometry geometry = m->geometry;
   geometry.max_tokens = m->spec.max_positions;
   kvevict_plan* plan = NULL;
-  EXPECT_OK(kvevict_plan_create(m->context, &geometry, m->policy_handle, NULL,
-                                &plan));
+  kvevict_policy* policy = test_policy_copy(m->policy_handle);
+  if (draws) EXPECT_OK(kvevict_policy_set_number(policy, "chunk", 0));
+  EXPECT_OK(kvevict_plan_create(m->context, &geometry, policy, NULL, &plan));
   const size_t bytes =
       test_workspace(plan, KVEVICT_OPERATION_SCORE, n).best_bytes;
   void* const workspace = aligned_alloc(64, bytes / 64 * 64 + 64);
@@ -97,6 +100,11 @@ static void ScoreByDoor(const test_model* m, uint32_t layer,
   free(scores);
   free(workspace);
   kvevict_plan_destroy(plan);
+}
+
+/* All n slots are one chunk if the policy has none. */
+static uint32_t EndOfChunk(const oracle_policy* p, uint32_t begin, uint32_t n) {
+  return p->chunk == 0 || n - begin < p->chunk ? n : begin + p->chunk;
 }
 
 /* Averages round, maxima do not. */
@@ -137,7 +145,10 @@ static void FindScores(const test_model* m, const test_given* given,
       const uint32_t width = p->pool == ORACLE_POOL_NONE ? 1 : p->pool_width;
       EXPECT(p->pool != ORACLE_POOL_AVG, "averages round");
       for (uint32_t i = 0; i < n; ++i) {
-        float score = MaxPool(given->scores[l][h], n, i, width);
+        const uint32_t begin = p->chunk == 0 ? 0 : i - i % p->chunk;
+        const uint32_t end = EndOfChunk(p, begin, n);
+        float score =
+            MaxPool(given->scores[l][h] + begin, end - begin, i - begin, width);
         if (p->weight == ORACLE_WEIGHT_GIVEN && p->secure == 0) {
           score = Refine(p, score, given->weights[l][h][i]);
         }
@@ -333,8 +344,13 @@ static uint32_t LayerBudget(const test_model* m, const test_prompt* prompt,
   for (uint32_t block = p->select_block;
        block > 1 && n % block != n_held % block;)
     --n;
-  EXPECT(n == 0 || oracle_layer_budgets(p, n, budgets, m->spec.n_layers),
-         "%s: no budgets of %u", m->spec.policy, n);
+  oracle_policy of_layer = *p;
+  if (m->spec.layer_budgets != NULL) {
+    of_layer.budget = m->spec.layer_budgets[layer];
+  }
+  EXPECT(
+      n == 0 || oracle_layer_budgets(&of_layer, n, budgets, m->spec.n_layers),
+      "%s: no budgets of %u", m->spec.policy, n);
   return budgets[layer] + (is_beside ? prompt->slots[layer] : 0);
 }
 
@@ -350,6 +366,43 @@ static uint32_t InBlocks(const oracle_policy* p, const test_choice_head* head,
                                           p->select_block, TieOf(p), keep);
   if (n > 0 || budget >= p->select_block) return n;
   return InBlocks(p, head, p->select_block, keep); /* at least one */
+}
+
+/* Heads of a layer keep the same of each chunk, so the most that one must keep. False
+ * if the budget has no room for that. */
+static bool CountChunks(const oracle_policy* p, const test_choice_head* heads,
+                        uint32_t n_heads, uint32_t budget, uint32_t* counts) {
+  const uint32_t n = heads[0].n;
+  uint32_t least = 0;
+  memset(counts, 0, kTokens * sizeof *counts);
+  for (uint32_t h = 0; h < n_heads; ++h) {
+    for (uint32_t begin = 0; begin < n; begin = EndOfChunk(p, begin, n)) {
+      uint32_t n_forced = 0;
+      for (uint32_t i = begin; i < EndOfChunk(p, begin, n); ++i) {
+        n_forced += heads[h].forced[i];
+      }
+      uint32_t* const count = &counts[begin / p->chunk];
+      if (*count < n_forced) *count = n_forced;
+    }
+  }
+  for (uint32_t i = 0; i * p->chunk < n; ++i) {
+    least += counts[i] < 1 ? 1 : counts[i];
+  }
+  oracle_chunk_counts(p, n, budget, counts);
+  return least <= budget;
+}
+
+/* What must stay of the lists of a layer. */
+static uint32_t Needed(const oracle_policy* p, const test_choice_head* heads,
+                       uint32_t n_heads, uint32_t n_asked) {
+  if (p->heads != ORACLE_HEADS_EQUAL || p->select_block > 1) return n_asked;
+  uint32_t most = 0;
+  for (uint32_t h = 0; h < n_heads; ++h) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < heads[h].n; ++i) n += heads[h].forced[i];
+    most = n > most ? n : most;
+  }
+  return most;
 }
 
 static void Count(const test_model* m, const kvevict_evict_options* options,
@@ -372,11 +425,15 @@ static void Count(const test_model* m, const kvevict_evict_options* options,
     budgets[l] = LayerBudget(m, prompt, l, c->heads[l][0].n);
   }
   const uint32_t n_asked = Asked(m, options);
-  const bool is_ratio = p->kind != ORACLE_STREAMING_LLM && p->budget <= 1 &&
-                        m->spec.head_budgets == NULL;
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    const double of_layer =
+        m->spec.layer_budgets == NULL ? p->budget : m->spec.layer_budgets[l];
+    const bool is_ratio = p->kind != ORACLE_STREAMING_LLM && of_layer <= 1 &&
+                          p->chunk == 0 && m->spec.head_budgets == NULL;
     /* A ratio leaves layers alone in which what must stay has no room. */
-    if (is_ratio && budgets[l] < n_asked) continue;
+    if (is_ratio && budgets[l] < Needed(p, c->heads[l], heads, n_asked)) {
+      continue;
+    }
     if (p->heads != ORACLE_HEADS_EQUAL) {
       CountByScores(m, l, budgets[l], n_asked, c);
       continue;
@@ -392,12 +449,20 @@ static void Count(const test_model* m, const kvevict_evict_options* options,
       head->n_kept =
           p->select_block > 1 ? InBlocks(p, head, budget, keep) : budget;
     }
+    if (p->chunk == 0 || c->heads[l][0].n_kept == c->heads[l][0].n) continue;
+    if (CountChunks(p, c->heads[l], heads, budgets[l], c->of_chunks[l])) {
+      continue;
+    }
+    for (uint32_t h = 0; of_layer <= 1 && h < heads; ++h) {
+      c->heads[l][h].n_kept = c->heads[l][h].n;
+    }
   }
 }
 
 /* ---- Together ---- */
 
-/* Blocks are counted from the ends of what a head holds, not from the context's. */
+/* Blocks are counted from the ends of what a head holds, not from the context's, and
+ * every chunk has sinks of its own. */
 static void ForceEnds(const oracle_policy* p,
                       const kvevict_evict_options* options,
                       test_choice_head* head) {
@@ -406,7 +471,8 @@ static void ForceEnds(const oracle_policy* p,
                         : p->recent > window            ? p->recent
                                                         : window;
   for (uint32_t i = 0; i < head->n; ++i) {
-    head->forced[i] = i < p->sink || i + last >= head->n;
+    const uint32_t of_chunk = p->chunk == 0 ? i : i % p->chunk;
+    head->forced[i] = of_chunk < p->sink || i + last >= head->n;
     for (size_t k = 0; k < options->protected_positions_len; ++k) {
       if (options->protected_positions[k] == head->positions[i])
         head->forced[i] = 1;
@@ -438,7 +504,11 @@ void test_choose(const test_model* m, const kvevict_evict_options* options,
     for (uint32_t h = 0; h < m->spec.n_kv_heads; ++h) {
       test_choice_head* head = &c->heads[l][h];
       test_model_forced(m, l, h, options, head->forced);
-      if (p->select_block > 1) ForceEnds(p, options, head);
+      if (p->select_block > 1 || p->chunk > 0) ForceEnds(p, options, head);
+      for (uint32_t i = 0; i < head->n; ++i) {
+        head->ranks[i] = test_rank_of(options->ranges, options->ranges_len,
+                                      (uint32_t)head->positions[i]);
+      }
       for (uint32_t i = 0; is_pinned && i < prompt->slots[l]; ++i) {
         head->forced[i] = 1;
       }
@@ -449,13 +519,14 @@ void test_choose(const test_model* m, const kvevict_evict_options* options,
   c->n_asked = Asked(m, options);
   Count(m, options, prompt, c);
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
-    if (test_model_shares(m, l))
-      memcpy(c->heads[l], c->heads[0], sizeof c->heads[l]);
+    if (!test_model_shares(m, l)) continue;
+    memcpy(c->heads[l], c->heads[0], sizeof c->heads[l]);
+    memcpy(c->of_chunks[l], c->of_chunks[0], sizeof c->of_chunks[l]);
   }
 }
 
 void test_keep_in_stages(const oracle_policy* p, const float* scores,
-                         const float* weights, uint32_t n,
+                         const float* weights, const int32_t* ranks, uint32_t n,
                          const uint8_t* forced, uint32_t n_keep,
                          uint32_t n_least, int32_t* keep) {
   uint32_t n_first = (uint32_t)((float)n_keep * (float)p->secure);
@@ -464,9 +535,31 @@ void test_keep_in_stages(const oracle_policy* p, const float* scores,
   float refined[kTokens];
   for (uint32_t i = 0; i < n; ++i)
     refined[i] = Refine(p, scores[i], weights[i]);
-  oracle_select(scores, n, n_first, forced, p->tie, keep);
+  oracle_select_ranked(scores, ranks, n, n_first, forced, 1, p->tie, keep);
   for (uint32_t i = 0; i < n_first; ++i) refined[keep[i]] = INFINITY;
-  oracle_select(refined, n, n_keep, forced, p->tie, keep);
+  oracle_select_ranked(refined, ranks, n, n_keep, forced, 1, p->tie, keep);
+}
+
+/* The n_keep slots of [begin, end) that stay. */
+static void Keep(const oracle_policy* p, const test_choice_head* head,
+                 const float* weights, uint32_t begin, uint32_t end,
+                 uint32_t n_keep, int32_t* keep) {
+  float scores[kTokens];
+  const uint32_t n = end - begin;
+  const uint8_t* const forced = head->forced + begin;
+  const int32_t* const ranks = head->ranks + begin;
+  for (uint32_t i = 0; i < n; ++i) scores[i] = (float)head->scores[begin + i];
+  if (p->secure > 0 && p->weight == ORACLE_WEIGHT_GIVEN) {
+    const bool has_floor = p->heads == ORACLE_HEADS_ADAPTIVE;
+    const uint32_t n_least =
+        has_floor ? (uint32_t)fmax(1, floor(p->budget * p->floor)) : 0;
+    test_keep_in_stages(p, scores, weights + begin, ranks, n, forced, n_keep,
+                        n_least, keep);
+  } else {
+    oracle_select_ranked(scores, ranks, n, n_keep, forced, p->select_block,
+                         TieOf(p), keep);
+  }
+  for (uint32_t i = 0; i < n_keep; ++i) keep[i] += (int32_t)begin;
 }
 
 /* What the value row of a token has of the policy's measure. */
@@ -541,19 +634,17 @@ static void ExpectSlots(const test_model* m, const test_given* given,
   }
   const bool secures = p->secure_values > 0 || p->secure_values_share > 0;
   if (secures && !SecureValues(m, l, h, n_keep, c)) return;
-  float scores[kTokens];
-  for (uint32_t i = 0; i < head->n; ++i) scores[i] = (float)head->scores[i];
-  if (p->select_block > 1) {
-    InBlocks(p, head, n_keep, want);
-  } else if (p->secure > 0 && p->weight == ORACLE_WEIGHT_GIVEN) {
-    const bool has_floor = p->heads == ORACLE_HEADS_ADAPTIVE;
-    test_keep_in_stages(
-        p, scores, given->weights[test_model_shares(m, l) ? 0 : l][h], head->n,
-        head->forced, n_keep,
-        has_floor ? (uint32_t)fmax(1, floor(p->budget * p->floor)) : 0, want);
-  } else {
-    oracle_select(scores, head->n, n_keep, head->forced, TieOf(p), want);
+  uint32_t n_want = 0;
+  for (uint32_t begin = 0; begin < head->n;) {
+    const uint32_t end = EndOfChunk(p, begin, head->n);
+    const uint32_t n_part =
+        p->chunk == 0 ? n_keep : c->of_chunks[l][begin / p->chunk];
+    Keep(p, head, given->weights[test_model_shares(m, l) ? 0 : l][h], begin,
+         end, n_part, want + n_want);
+    n_want += n_part;
+    begin = end;
   }
+  EXPECT(n_want == n_keep, "%s: %u of %u", what, n_want, n_keep);
   for (uint32_t i = 0; i < n_keep; ++i) {
     EXPECT(slots[i] == want[i],
            "%s: layer %u, head %u keeps slot %d of %u in place of %d", what, l,

@@ -30,6 +30,7 @@ typedef struct test_choice_head {
   uint32_t n;
   int32_t positions[TEST_CHOICE_TOKENS];
   uint8_t forced[TEST_CHOICE_TOKENS];
+  int32_t ranks[TEST_CHOICE_TOKENS];
   double scores[TEST_CHOICE_TOKENS]; /* of its list */
   uint32_t n_kept;                   /* what it must keep */
 } test_choice_head;
@@ -40,6 +41,8 @@ typedef struct test_choice {
   uint32_t slack;   /* how far counts may be off, as f32 decides */
   uint32_t n_asked; /* must stay in a list, held or not */
   test_choice_head heads[TEST_MAX_LAYERS][TEST_CHOICE_HEADS];
+  /* What every head of a layer must keep of its chunks, if the policy has any. */
+  uint32_t of_chunks[TEST_MAX_LAYERS][TEST_CHOICE_TOKENS];
 } test_choice;
 
 /* The prompt of a sequence. Without one, all is 0. */
@@ -63,10 +66,10 @@ void test_choose_all(const test_model* model, test_choice* choice);
 void test_expect_chosen(const test_model* model, const test_given* given,
                         test_choice* choice, const char* what);
 
-/* What two stages keep of n slots: what must stay first, then the best by plain scores, at
- * least n_least, then those by refined ones. */
+/* What two stages keep of n slots: what must stay first, then the best by rank and plain
+ * scores, at least n_least, then those by rank and refined ones. */
 void test_keep_in_stages(const oracle_policy* policy, const float* scores,
-                         const float* weights, uint32_t n,
+                         const float* weights, const int32_t* ranks, uint32_t n,
                          const uint8_t* forced, uint32_t n_keep,
                          uint32_t n_least, int32_t* keep);
 

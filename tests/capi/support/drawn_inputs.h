@@ -8,11 +8,13 @@
 #include "tests/capi/support/choice.h"
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/model.h"
+#include "tests/capi/support/ranges.h"
 
-/* What an eviction is given: protected positions, scores, reference queries. */
+/* What an eviction is given: protected positions, ranges, scores, reference queries. */
 typedef struct test_drawn_inputs {
   kvevict_evict_options options;
   int32_t protect[4], positions[40];
+  test_ranges ranges;
   test_given given;
   test_inputs queries;
   bool hands_over; /* the window's rows of some layers; others were observed */

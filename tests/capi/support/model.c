@@ -108,6 +108,8 @@ static void CreateHandles(test_model* model) {
   if (s->head_budgets != NULL) {
     plan_options.head_budgets_len = (size_t)s->n_layers * s->n_kv_heads;
   }
+  plan_options.layer_budgets = s->layer_budgets;
+  if (s->layer_budgets != NULL) plan_options.layer_budgets_len = s->n_layers;
   EXPECT_OK(kvevict_plan_create(model->context, &model->geometry,
                                 model->policy_handle, &plan_options,
                                 &model->plan));

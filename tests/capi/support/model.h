@@ -31,6 +31,7 @@ typedef struct test_model_spec {
   uint32_t n_companions;
   uint32_t n_threads;           /* more than 1: the shuffling runner */
   const uint32_t* head_budgets; /* [n_layers, n_kv_heads]; NULL: the policy's */
+  const double* layer_budgets;  /* [n_layers]; NULL: the policy's */
   kvevict_context* context;     /* must stay longer; NULL: one of its own */
   uint32_t report_mass;         /* as kvevict_plan_options */
   uint32_t has_destinations;    /* as kvevict_plan_options */

@@ -106,11 +106,28 @@ static uint32_t DrawUnordered(test_random* random, int32_t* list,
   return n;
 }
 
+/* Makes all lists as long as the shortest one, end to end. */
+static void AlignLists(test_moved* t) {
+  kvevict_keep_lists* keep = &t->keep;
+  for (uint32_t l = 0; l < keep->n_lists; ++l) {
+    if (t->counts[l] < keep->count) keep->count = t->counts[l];
+  }
+  for (uint32_t l = 0; l < keep->n_lists; ++l) {
+    t->counts[l] = keep->count;
+    memmove(t->slots + (size_t)l * keep->count, t->slots + (size_t)l * kSlots,
+            keep->count * sizeof *t->slots);
+  }
+  keep->list_stride = 0;
+  keep->counts = NULL;
+}
+
 static void DrawLists(test_moved* t, test_random* random, uint32_t n_heads) {
   const bool in_place = t->kind == TEST_MOVE_DOWN;
   kvevict_keep_lists* keep = &t->keep;
   *keep = (kvevict_keep_lists)KVEVICT_KEEP_LISTS_INIT;
   keep->n_lists = test_random_coin(random) ? 1 : n_heads;
+  /* Entries beyond a count are no slots. */
+  memset(t->slots, TEST_GUARD, sizeof t->slots);
   for (uint32_t l = 0; l < keep->n_lists; ++l) {
     uint32_t end = t->held[l];
     for (uint32_t h = 0; keep->n_lists == 1 && h < n_heads; ++h) {
@@ -128,6 +145,7 @@ static void DrawLists(test_moved* t, test_random* random, uint32_t n_heads) {
   keep->list_stride = kSlots;
   keep->counts = t->counts;
   t->move.keep = keep;
+  if (test_random_coin(random)) AlignLists(t);
 }
 
 static uint32_t CountOf(const test_moved* t, uint32_t head) {
@@ -137,7 +155,8 @@ static uint32_t CountOf(const test_moved* t, uint32_t head) {
 
 static uint32_t SlotOf(const test_moved* t, uint32_t head, uint32_t i) {
   const uint32_t l = t->keep.n_lists == 1 ? 0 : head;
-  return t->move.keep == NULL ? i : (uint32_t)t->slots[l * kSlots + i];
+  const uint32_t stride = t->keep.list_stride == 0 ? t->keep.count : kSlots;
+  return t->move.keep == NULL ? i : (uint32_t)t->slots[l * stride + i];
 }
 
 /* ---- Tables ---- */

@@ -4,6 +4,7 @@
 
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
+#include "tests/paths.h"
 
 /* Returns the header, a Python dictionary, after `key`. Fails if it is missing. */
 static const char* Field(const char* header, const char* key,
@@ -62,24 +63,46 @@ void test_npy_free(test_npy* array) {
   array->bytes = NULL;
 }
 
-kvevict_plane test_npy_plane(const test_npy* array, kvevict_dtype dtype) {
+void test_npy_read_all(const char* folder, const test_npy_entry* entries,
+                       size_t n) {
+  char path[900];
+  snprintf(path, sizeof path, "%s/vectors/%s", test_shared_dir, folder);
+  for (size_t i = 0; i < n; ++i) {
+    const test_npy_entry* e = &entries[i];
+    *e->to = test_npy_read(path, e->name, e->type, e->n_axes);
+    if (i == 0 && e->to->bytes == NULL) {
+      fprintf(stderr, "skipped: no reference vectors in %s\n", path);
+      cr_skip_test("no reference vectors in %s", path);
+    }
+    EXPECT(e->to->bytes != NULL, "%s: no %s", path, e->name);
+  }
+}
+
+void test_npy_free_all(const test_npy_entry* entries, size_t n) {
+  for (size_t i = 0; i < n; ++i) test_npy_free(entries[i].to);
+}
+
+kvevict_plane test_npy_plane(const test_npy* array, uint32_t layer,
+                             kvevict_dtype dtype) {
   kvevict_plane plane;
   memset(&plane, 0, sizeof plane);
   if (array->bytes == NULL) return plane;
   const uint32_t size = test_element_bytes(dtype);
-  const size_t n = (size_t)array->shape[0] * array->shape[1] * array->shape[2];
+  const uint32_t* const shape = array->shape + array->n_axes - 3;
+  const size_t n = (size_t)shape[0] * shape[1] * shape[2];
+  const uint8_t* const from = array->bytes + 2 * n * layer;
   uint8_t* bytes = malloc(n * size);
   for (size_t i = 0; i < n; ++i) {
-    const float value = test_load(KVEVICT_DTYPE_F16, array->bytes + 2 * i);
+    const float value = test_load(KVEVICT_DTYPE_F16, from + 2 * i);
     test_store(dtype, value, bytes + i * size);
     EXPECT(test_load(dtype, bytes + i * size) == value, "%g is not exact",
            (double)value);
   }
   plane.data = (uint64_t)(uintptr_t)bytes;
   plane.dtype = dtype;
-  plane.head_dim = array->shape[2];
-  plane.token_stride_bytes = (int64_t)array->shape[2] * size;
-  plane.head_stride_bytes = plane.token_stride_bytes * array->shape[1];
+  plane.head_dim = shape[2];
+  plane.token_stride_bytes = (int64_t)shape[2] * size;
+  plane.head_stride_bytes = plane.token_stride_bytes * shape[1];
   return plane;
 }
 

@@ -23,9 +23,23 @@ test_npy test_npy_read(const char* folder, const char* name, const char* type,
 
 void test_npy_free(test_npy* array);
 
-/* The array's f16 numbers in a dtype that holds them exactly: [head, token, dim].
- * An absent array gives an absent plane. */
-kvevict_plane test_npy_plane(const test_npy* array, kvevict_dtype dtype);
+typedef struct test_npy_entry {
+  test_npy* to;
+  const char *name, *type;
+  uint32_t n_axes;
+} test_npy_entry;
+
+/* Reads arrays of a folder of recorded vectors. Skips the test if the first one is not
+ * there, and fails it if another one is missing. */
+void test_npy_read_all(const char* folder, const test_npy_entry* entries,
+                       size_t n);
+void test_npy_free_all(const test_npy_entry* entries, size_t n);
+
+/* The array's f16 numbers in a dtype that holds them exactly: [head, token, dim], of
+ * one layer if there is an axis of layers before these. An absent array gives an absent
+ * plane. */
+kvevict_plane test_npy_plane(const test_npy* array, uint32_t layer,
+                             kvevict_dtype dtype);
 void test_npy_plane_free(kvevict_plane* plane);
 
 #endif /* KVEVICT_TESTS_CAPI_SUPPORT_NPY_H_ */

@@ -30,10 +30,11 @@ test_ranges test_random_ranges(test_random* random, uint32_t most,
   return ranges;
 }
 
-int32_t test_rank_of(const test_ranges* ranges, uint32_t position) {
-  for (size_t i = 0; i < ranges->n; ++i) {
-    if (position >= ranges->of[i].first && position < ranges->of[i].end) {
-      return ranges->of[i].rank;
+int32_t test_rank_of(const kvevict_token_range* ranges, size_t n,
+                     uint32_t position) {
+  for (size_t i = 0; i < n; ++i) {
+    if (position >= ranges[i].first && position < ranges[i].end) {
+      return ranges[i].rank;
     }
   }
   return 0;

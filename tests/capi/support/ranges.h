@@ -21,6 +21,7 @@ test_ranges test_random_ranges(test_random* random, uint32_t most,
                                uint32_t bound);
 
 /* The rank of a position. */
-int32_t test_rank_of(const test_ranges* ranges, uint32_t position);
+int32_t test_rank_of(const kvevict_token_range* ranges, size_t n,
+                     uint32_t position);
 
 #endif /* KVEVICT_TESTS_CAPI_SUPPORT_RANGES_H_ */

@@ -13,7 +13,8 @@ enum {
   kAllLayers = 4,
   kValues = 8,    /* values are read */
   kMeasures = 16, /* f32 sums decide, which round little with such rows */
-  kChanges = 32   /* rows change: they are neither quantized nor opaque */
+  kChanges = 32,  /* rows change: they are neither quantized nor opaque */
+  kLayerBudgets = 64
 };
 
 typedef struct kind {
@@ -27,6 +28,7 @@ static const kind kKinds[] = {
     {"none", 0, 4, kAnyRows},
     /* Places alone. */
     {"streaming-llm:budget=60", 5, 0, kAnyRows | kHeadBudgets},
+    {"streaming-llm:budget=60,sink=3", 0, 0, kAnyRows | kLayerBudgets},
     {"streaming-llm:budget=60,sink=0", 5, 4, kAnyRows | kHeadBudgets},
     {"streaming-llm:budget=50,sink=3,split=geometric,alpha=0.8", 0, 4,
      kAnyRows},
@@ -38,7 +40,8 @@ static const kind kKinds[] = {
     {"streaming-llm:budget=20,sink=2,split=geometric,alpha=0.7,prompt=beside",
      0, 0, kAnyRows},
     /* Given scores, exactly. */
-    {"custom:budget=50,sink=3,recent=9,pool=max3,tie=higher", 0, 4, kAnyRows},
+    {"custom:budget=50,sink=3,recent=9,pool=max3,tie=higher", 0, 4,
+     kAnyRows | kLayerBudgets},
     {"custom:budget=0.4,sink=0,recent=2,scope=layer,over=sum", 0, 4, kAnyRows},
     {"custom:budget=60,sink=1,scope=model,over=max,pool=max7", 0, 4, kAnyRows},
     {"custom:budget=60,sink=4,split=arithmetic-kvf,alpha=0.8,over=max", 0, 4,
@@ -55,13 +58,15 @@ static const kind kKinds[] = {
     {"custom:budget=40,sink=0,select_block=10", 0, 0, kAnyRows | kHeadBudgets},
     {"custom:budget=30,sink=2,recent=3,prompt=pinned-beside,every=3", 0, 0,
      kAnyRows},
-    {"custom:budget=30,sink=0,prompt=beside,margin=6", 0, 4, kAnyRows},
+    {"custom:budget=30,sink=0,prompt=beside,margin=6", 0, 4,
+     kAnyRows | kLayerBudgets},
     {"custom:budget=40,sink=2,prompt=at-end,every=5", 0, 4, kAnyRows},
     {"streaming-llm:budget=0.5,sink=4,prompt=beside", 0, 0, kAnyRows},
     {"custom:budget=0.5,sink=4,recent=3,prompt=pinned-beside", 0, 0, kAnyRows},
     {"snapkv:budget=0.5,sink=2,window=8,prompt=beside", 0, 0, 0},
     /* In whole blocks. */
-    {"custom:budget=47,sink=3,recent=5,select_block=8", 0, 4, kAnyRows},
+    {"custom:budget=47,sink=3,recent=5,select_block=8", 0, 4,
+     kAnyRows | kLayerBudgets},
     {"custom:sink=0,budget=60,select_block=16,tie=higher", 0, 4, kAnyRows},
     {"custom:budget=47,sink=9,select_block=7,scope=layer,over=sum", 0, 4,
      kAnyRows},
@@ -81,6 +86,18 @@ static const kind kKinds[] = {
     {"snapkv:budget=50,window=8,select_block=20,scope=layer,over=sum", 0, 1, 0},
     {"snapkv:budget=0.5,window=8,select_block=5,scope=model,pool=max3", 0, 0,
      0},
+    /* In chunks, which begin with a block in every layout. */
+    {"custom:budget=50,sink=2,recent=20,chunk=48,pool=max5,tie=higher", 0, 4,
+     kAnyRows},
+    {"custom:budget=0.4,sink=1,chunk=48", 0, 4, kAnyRows | kLayerBudgets},
+    {"custom:sink=0,budget=0.5,recent=60,chunk=96,weight=given,secure=0.5", 0,
+     4, kAnyRows},
+    {"custom:sink=0,budget=60,chunk=48,scope=layer,over=max", 0, 4, kAnyRows},
+    {"custom:sink=0,budget=60,chunk=48,scope=model,over=sum", 0, 4, kAnyRows},
+    {"custom:sink=3,budget=60,chunk=48,split=geometric,alpha=0.8", 0, 0,
+     kAnyRows},
+    {"custom:sink=0,budget=30,chunk=960", 0, 4, kAnyRows},
+    {"random:sink=0,budget=0.3,chunk=48,seed=9", 0, 4, kAnyRows},
     /* Heads share a layer's budget by scores. */
     {"custom:budget=40,sink=1,recent=2,heads=adaptive", 0, 4, kAnyRows},
     {"custom:sink=0,budget=25,heads=adaptive,floor=0,tie=higher,margin=4", 0, 0,
@@ -138,7 +155,7 @@ static const kind kKinds[] = {
     {"knorm:budget=40,sink=1,weight=norm,epsilon=9,scope=layer", 0, 4, kValues},
     {"knorm:budget=40,prompt=pinned,every=2", 0, 0, 0},
     {"keydiff:budget=40,scope=layer,split=geometric,alpha=0.7", 0, 4, 0},
-    {"keydiff:budget=0.4,margin=3", 0, 0, 0},
+    {"keydiff:budget=0.4,margin=3", 0, 0, kLayerBudgets},
     {"lagkv:budget=40,block=10", 0, 0, kValues},
     {"cur:budget=40", 0, 4, kValues},
     /* Windows of queries, by the oracle's attention. */
@@ -146,7 +163,8 @@ static const kind kKinds[] = {
     {"snapkv:budget=60,sink=0,window=4,pool=max3,tie=higher", 8, 4,
      kHeadBudgets},
     {"snapkv:budget=50,sink=0,window=4,prior=mean", 8, 4, kHeadBudgets},
-    {"snapkv:budget=50,window=12,pool=avg5,rows=mean,group=max", 0, 4, 0},
+    {"snapkv:budget=50,window=12,pool=avg5,rows=mean,group=max", 0, 4,
+     kLayerBudgets},
     {"snapkv:budget=50,window=12,pool=max5,order=pool-reduce,scope=layer,over="
      "sum",
      0, 4, 0},
@@ -269,6 +287,19 @@ static bool MayShare(const char* policy) {
   return may;
 }
 
+/* Budgets of layers, some of them ratios. */
+static const double* DrawLayerBudgets(test_random* random, const kind* k) {
+  static double budgets[kLayers];
+  const bool has_ratios = strncmp(k->policy, "streaming", 9) != 0 &&
+                          strstr(k->policy, "select_block") == NULL;
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    budgets[l] = has_ratios && test_random_coin(random)
+                     ? 0.2 + 0.8 * test_random_unit(random)
+                     : test_random_between(random, 32, 110);
+  }
+  return budgets;
+}
+
 static test_model* DrawModel(test_random* random, const kind* k) {
   static const kvevict_dtype kTypes[] = {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F16,
                                          KVEVICT_DTYPE_BF16};
@@ -305,6 +336,9 @@ static test_model* DrawModel(test_random* random, const kind* k) {
   spec.report_mass = test_random_below(random, 2);
   DrawBudgets(random, k->least, budgets);
   spec.head_budgets = (k->flags & kHeadBudgets) != 0 ? budgets : NULL;
+  if ((k->flags & kLayerBudgets) != 0 && test_random_coin(random)) {
+    spec.layer_budgets = DrawLayerBudgets(random, k);
+  }
   const bool fits_biases = strstr(k->policy, "bias-values") != NULL;
   if (fits_biases && spec.n_companions == 0) spec.n_companions = 1;
   spec.last_shares = MayShare(k->policy) && test_random_below(random, 4) == 0;

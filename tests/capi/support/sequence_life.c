@@ -520,7 +520,8 @@ static void Step(life* a, bool decodes) {
       break;
     case 2:
       if (n_seen <= kPrompt) EndPrompt(a);
-      if (a->m->spec.head_budgets == NULL && a->m->policy.every == 0 &&
+      if (a->m->spec.head_budgets == NULL && a->m->spec.layer_budgets == NULL &&
+          a->m->policy.every == 0 &&
           a->m->policy.prompt == ORACLE_PROMPT_INSIDE &&
           test_random_below(a->random, 8) == 0) {
         GoOn(a);

@@ -21,6 +21,7 @@ typedef struct test_signals {
   float sinks[2 * TEST_SIGNAL_HEADS];
   /* Of the rows that the caller gives: */
   uint32_t stride;       /* slots of a row */
+  uint32_t first;        /* of a chunk: the slot that counts as its first one */
   uint32_t n_sum_heads;  /* 0: queries in place of sums */
   uint32_t n_query_rows; /* given with each call */
   int32_t reference_positions[TEST_REFERENCE];

@@ -66,12 +66,14 @@ static head_rows Read(const test_signals* s, uint32_t layer, uint32_t head,
   for (uint32_t t = 0; t < n; ++t) {
     double sum = 0.0, norm = 0.0;
     for (uint32_t e = 0; e < dim; ++e) {
-      const float k = test_cache_get(live, &live->view.k, t, head, e);
+      const float k =
+          test_cache_get(live, &live->view.k, s->first + t, head, e);
       r.keys[(size_t)t * dim + e] = k;
       sum += (double)k * k;
     }
     for (uint32_t e = 0; e < m->spec.v_head_dim; ++e) {
-      const double v = test_cache_get(live, &live->view.v, t, head, e);
+      const double v =
+          test_cache_get(live, &live->view.v, s->first + t, head, e);
       norm += v * v;
     }
     r.k_max = fmax(r.k_max, sqrt(sum));
@@ -172,6 +174,28 @@ static void SumRows(const test_signals* s, uint32_t layer, uint32_t head,
   }
 }
 
+/* Copies n slots of a layer from s->first on. */
+static test_cache* CopyOf(const test_signals* s, uint32_t layer, uint32_t n) {
+  const test_cache* const live = s->m->live[layer];
+  test_cache_spec spec = live->spec;
+  test_random random = {1};
+  spec.layout = TEST_HEAD_MAJOR;
+  spec.capacity = n;
+  test_cache* copy = test_cache_create(&spec, &random);
+  for (uint32_t i = 0; i < n * spec.n_kv_heads; ++i) {
+    const uint32_t t = i / spec.n_kv_heads, h = i % spec.n_kv_heads;
+    for (uint32_t e = 0; e < spec.k_head_dim; ++e) {
+      test_cache_set(copy, &copy->view.k, t, h, e,
+                     test_cache_get(live, &live->view.k, s->first + t, h, e));
+    }
+    for (uint32_t e = 0; e < spec.v_head_dim; ++e) {
+      test_cache_set(copy, &copy->view.v, t, h, e,
+                     test_cache_get(live, &live->view.v, s->first + t, h, e));
+    }
+  }
+  return copy;
+}
+
 /* The scores that the library gives a policy whose signal has no oracle here, before
  * anything changes them. Other tests compare these. */
 static void PlainRow(const test_signals* s, uint32_t layer, uint32_t head,
@@ -191,9 +215,11 @@ static void PlainRow(const test_signals* s, uint32_t layer, uint32_t head,
   kvevict_plan* plan = NULL;
   EXPECT_OK(kvevict_plan_create(s->context, &s->geometry, plain, NULL, &plan));
   const uint32_t n_kv = s->m->spec.n_kv_heads;
-  float* scores = malloc(sizeof(float) * n_kv * s->stride);
-  kvevict_score_job job =
-      test_score_job(s->stride, &s->m->views[layer], NULL, scores, n_kv);
+  uint32_t n = 1;
+  for (uint32_t h = 0; h < n_kv; ++h) n = counts[h] > n ? counts[h] : n;
+  test_cache* rows = CopyOf(s, layer, n);
+  float* scores = malloc(sizeof(float) * n_kv * n);
+  kvevict_score_job job = test_score_job(n, &rows->view, NULL, scores, n_kv);
   job.layer = layer;
   job.token_counts = counts;
   const size_t bytes =
@@ -201,10 +227,11 @@ static void PlainRow(const test_signals* s, uint32_t layer, uint32_t head,
   void* workspace = aligned_alloc(64, (bytes + 64) / 64 * 64);
   EXPECT_OK(kvevict_score(plan, &job, 1, workspace, bytes, NULL));
   for (uint32_t t = 0; t < counts[head]; ++t) {
-    row[t] = scores[(size_t)head * s->stride + t];
+    row[t] = scores[(size_t)head * n + t];
   }
   free(scores);
   free(workspace);
+  test_cache_destroy(rows);
   kvevict_plan_destroy(plan);
 }
 
@@ -249,7 +276,7 @@ static void ChunkRows(const test_signals* s, const head_rows* r, double* rows,
   const uint32_t n_middle = n - sink - recent;
   double* middle = malloc(sizeof(double) * (r->group * n + 1));
   oracle_non_causal_rows(r->group, s->n_query_rows, n_middle, dim,
-                         r->queries + (size_t)sink * dim,
+                         r->queries + (size_t)(s->first + sink) * dim,
                          r->keys + (size_t)sink * dim, p->block, middle);
   const double logit = r->q_max * r->k_max;
   const double bound =
@@ -340,7 +367,8 @@ static uint32_t SignalRows(const test_signals* s, uint32_t layer, uint32_t head,
     case ORACLE_CUSTOM:
       for (uint32_t t = 0; t < n; ++t) {
         rows[t] = test_signal_numbers(
-            s, layer, TEST_SIGNAL_SCORES)[(size_t)head * s->stride + t];
+            s, layer,
+            TEST_SIGNAL_SCORES)[(size_t)head * s->stride + s->first + t];
         if (p->half_life == 0) continue;
         const uint32_t position =
             positions == NULL ? t : (uint32_t)positions[t];
@@ -366,7 +394,8 @@ static double* WeightsOf(const test_signals* s, uint32_t layer, uint32_t head,
                          const double* norms, const uint32_t* counts,
                          const int32_t* const* positions) {
   const oracle_policy* p = &s->m->policy;
-  const float* const given = test_signal_numbers(s, layer, TEST_SIGNAL_WEIGHTS);
+  const float* const given =
+      test_signal_numbers(s, layer, TEST_SIGNAL_WEIGHTS) + s->first;
   if (p->weight == ORACLE_WEIGHT_NONE) return NULL;
   double* weights = malloc(sizeof(double) * (counts[head] + 1));
   const uint32_t n_heads = s->m->spec.n_kv_heads;
@@ -484,7 +513,8 @@ static void AddLeverage(const test_signals* s, uint32_t layer,
     Forget(&r);
   }
   Standardise(s, counts, false, z, off);
-  const uint32_t most = s->m->spec.max_tokens;
+  /* Chunks share a budget of tokens among the slots held. */
+  const uint32_t most = p->chunk > 0 ? s->stride : s->m->spec.max_tokens;
   const uint32_t n_context = n_seen < most ? n_seen : most;
   const double kept =
       p->budget <= 1.0 ? p->budget : fmin(1.0, p->budget / n_context);
