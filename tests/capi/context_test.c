@@ -8,15 +8,6 @@ Test(context, null_options_mean_defaults) {
   kvevict_context_destroy(context);
 }
 
-/* The caller was built against a later header. */
-Test(context, a_grown_struct_is_accepted) {
-  GROWN(kvevict_context_options) grown = {KVEVICT_CONTEXT_OPTIONS_INIT};
-  grown.value.struct_size = sizeof grown.bytes;
-  kvevict_context* context = NULL;
-  EXPECT_OK(kvevict_context_create(&grown.value, &context));
-  kvevict_context_destroy(context);
-}
-
 Test(context, null_output_is_an_error) {
   EXPECT_INVALID(kvevict_context_create(NULL, NULL), "out_context", "NULL");
 }

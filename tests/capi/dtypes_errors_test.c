@@ -1,11 +1,6 @@
 /* Quantized rows that lack scales or minima, and roles that contradict the dtype. */
-#include <stdlib.h>
-
-#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
-#include "tests/capi/support/plan.h"
-#include "tests/capi/support/policies.h"
 
 /* Two heads of 64 codes with scales and minima, contiguous; nothing is dereferenced. */
 typedef struct scene {
@@ -144,28 +139,6 @@ Test(dtypes_errors, numbers_are_of_a_token_or_of_all) {
   s.companions[0].data = UINT64_MAX;
   s.companions[0].head_stride_bytes = 2;
   EXPECT_INVALID(kvevict_view_validate(&s.view, 10), "companions[0]", "64");
-}
-
-static kvevict_status Create(kvevict_dtype k, uint32_t k_dim, kvevict_dtype v,
-                             uint32_t v_dim) {
-  kvevict_layer_geometry layer = test_layer(2, 2, k_dim, v_dim);
-  layer.k_dtype = k;
-  layer.v_dtype = v;
-  const kvevict_geometry geometry = test_geometry(1, 10, &layer);
-  kvevict_context* const context = test_context();
-  kvevict_plan* plan = NULL;
-  const kvevict_status status =
-      kvevict_plan_create(context, &geometry, test_policy("none"), NULL, &plan);
-  kvevict_plan_destroy(plan);
-  return status;
-}
-
-Test(dtypes_errors, a_geometry_has_whole_blocks) {
-  EXPECT_OK(Create(KVEVICT_DTYPE_Q8_0, 64, KVEVICT_DTYPE_U4_HALVES, 2));
-  EXPECT_INVALID(Create(KVEVICT_DTYPE_Q8_0, 65, KVEVICT_DTYPE_F32, 2),
-                 "k_head_dim 65", "32", "q8_0");
-  EXPECT_INVALID(Create(KVEVICT_DTYPE_F32, 65, KVEVICT_DTYPE_U4, 3),
-                 "v_head_dim 3", "2", "u4");
 }
 
 /* Rows of codes can be moved without a scale. A call that reads them names what is

@@ -1,6 +1,6 @@
-/* kvevict_compact() and kvevict_reorder() of all layers of a model in one call, with
- * lists of any counts and strides, and heads that hold different numbers of tokens.
- * Block tables have no blocks that heads gave back. */
+/* What the layers of one kvevict_compact() or kvevict_reorder() must not share, how many
+ * there may be, and lists of heads that hold different numbers of tokens. moves_test.c has
+ * random ones. */
 #include <stdlib.h>
 
 #include "kvevict/edit.h"

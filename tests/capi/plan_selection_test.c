@@ -92,6 +92,11 @@ Test(plan_selection, a_plan_of_ragged_heads_has_no_selection) {
   kvevict_keep_lists k = KVEVICT_KEEP_LISTS_INIT;
   EXPECT_FAILS(kvevict_plan_selection(plan, 0, 100, 0, &o, &k),
                KVEVICT_ERROR_UNSUPPORTED, "layer 0", "budgets of their own");
+  /* The layer's budget is that of the head that keeps most. */
+  uint32_t told[2] = {0, 0};
+  EXPECT_OK(kvevict_plan_layer_budgets(plan, 100, &told[0], 1));
+  EXPECT_OK(kvevict_plan_layer_budgets(plan, 25, &told[1], 1));
+  EXPECT(told[0] == 30 && told[1] == 25, "%u, %u", told[0], told[1]);
   kvevict_plan_destroy(plan);
   test_plan_destroy(p);
 }

@@ -70,6 +70,10 @@ Test(plan, bad_geometries_are_errors) {
   EXPECT_BREAKS(l.k_dtype = 99, "k_dtype", "99");
   EXPECT_BREAKS(l.v_dtype = -1, "v_dtype", "-1");
   EXPECT_BREAKS(l.k_dtype = KVEVICT_DTYPE_OPAQUE, "k_head_dim", "64");
+  EXPECT_BREAKS((l.k_dtype = KVEVICT_DTYPE_Q8_0, l.k_head_dim = 65),
+                "k_head_dim 65", "32", "q8_0");
+  EXPECT_BREAKS((l.v_dtype = KVEVICT_DTYPE_U4, l.v_head_dim = 3),
+                "v_head_dim 3", "2", "u4");
   EXPECT_BREAKS(g.max_tokens = 0, "max_tokens", "0");
   EXPECT_BREAKS(g.max_tokens = 2147483648u, "max_tokens", "2147483648");
   EXPECT_BREAKS(l.softmax_scale = -0.1234567f, "softmax_scale -0.1234567 ");
@@ -87,17 +91,6 @@ Test(plan, workspaces_beyond_size_t_are_errors) {
   EXPECT_BREAKS((l.n_q_heads = l.n_kv_heads = UINT32_MAX), "heads",
                 "4294967295");
   EXPECT_BREAKS(l.k_head_dim = UINT32_MAX, "k_head_dim", "4294967295");
-}
-
-Test(plan, no_v_and_opaque_rows_are_valid) {
-  kvevict_layer_geometry l = Layer();
-  const kvevict_geometry g = test_geometry(4, kMaxTokens, &l);
-  const kvevict_policy* policy = test_policy("snapkv:budget=100");
-  l.v_head_dim = 0;
-  EXPECT_OK(CreateAndDestroy(&g, policy));
-  l.k_dtype = l.v_dtype = KVEVICT_DTYPE_OPAQUE;
-  l.k_head_dim = 0;
-  EXPECT_OK(CreateAndDestroy(&g, policy));
 }
 
 static kvevict_plan* PlanOf(const kvevict_geometry* geometry,

@@ -5,6 +5,24 @@
 
 enum { kMaxLayers = 80 };
 
+static void ExpectResolved(const kvevict_policy* handle,
+                           const oracle_policy* policy, uint32_t n_context,
+                           const char* text) {
+  kvevict_resolved_policy expected = {.struct_size = sizeof expected};
+  kvevict_resolved_policy r = {.struct_size = sizeof r};
+  if (!oracle_resolve(policy, n_context, &expected)) {
+    EXPECT(kvevict_policy_resolve(handle, n_context, &r) ==
+               KVEVICT_ERROR_INVALID_ARGUMENT,
+           "%s of %u is no error", text, n_context);
+    return;
+  }
+  EXPECT_OK(kvevict_policy_resolve(handle, n_context, &r));
+  EXPECT(memcmp(&r, &expected, sizeof r) == 0,
+         "%s of %u: budget %u sink %u recent %u selected %u", text, n_context,
+         r.budget, r.n_sink, r.n_recent, r.n_selected);
+  EXPECT(r.budget == r.n_sink + r.n_recent + r.n_selected, "%s: sum", text);
+}
+
 Test(policy_budgets, agree_with_the_oracle) {
   static const char* const kSplits[] = {"uniform", "geometric",
                                         "arithmetic-kvf", "arithmetic-kvpress",
@@ -19,12 +37,13 @@ Test(policy_budgets, agree_with_the_oracle) {
                              kSplits[test_random_below(&random, 5)]);
     const uint32_t n_layers = test_random_between(&random, 1, kMaxLayers);
     const uint32_t n_context =
-        1 + test_random_below(&random, 1u << test_random_below(&random, 18));
+        1 + test_random_below(&random, 1u << test_random_below(&random, 20));
     /* A lazy layer's share may be too small. */
     if (kvevict_policy_validate(handle) != KVEVICT_OK) continue;
     const oracle_policy policy = oracle_policy_of(handle);
     char text[TEST_POLICY_TEXT];
     EXPECT_OK(kvevict_policy_format(handle, text, sizeof text, NULL));
+    ExpectResolved(handle, &policy, n_context, text);
     uint32_t expected[kMaxLayers], budgets[kMaxLayers];
     GUARD(budgets);
     if (!oracle_layer_budgets(&policy, n_context, expected, n_layers)) {

@@ -1,7 +1,6 @@
 #include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/policies.h"
-#include "tests/oracle/policy.h"
 
 Test(policy_resolve, bad_arguments_are_errors) {
   const kvevict_policy* policy = test_policy("snapkv:budget=2048");
@@ -26,29 +25,4 @@ Test(policy_resolve, struct_size_is_checked) {
   GROWN(kvevict_resolved_policy) r = {{.struct_size = sizeof r.value}};
   EXPECT_CHECKS_OUT_STRUCT_SIZE(r,
                                 kvevict_policy_resolve(policy, 100, &r.value));
-}
-
-Test(policy_resolve, agrees_with_the_oracle) {
-  test_random random = test_random_start("policy_resolve oracle");
-  for (int i = 0; i < 10000; ++i) {
-    const kvevict_policy* handle = test_random_policy(&random);
-    const oracle_policy policy = oracle_policy_of(handle);
-    const uint32_t n_context =
-        1 + test_random_below(&random, 1u << test_random_below(&random, 20));
-    kvevict_resolved_policy expected = {.struct_size = sizeof expected};
-    kvevict_resolved_policy r = {.struct_size = sizeof r};
-    char text[TEST_POLICY_TEXT];
-    EXPECT_OK(kvevict_policy_format(handle, text, sizeof text, NULL));
-    if (!oracle_resolve(&policy, n_context, &expected)) {
-      EXPECT(kvevict_policy_resolve(handle, n_context, &r) ==
-                 KVEVICT_ERROR_INVALID_ARGUMENT,
-             "%s of %u is no error", text, n_context);
-      continue;
-    }
-    EXPECT_OK(kvevict_policy_resolve(handle, n_context, &r));
-    EXPECT(memcmp(&r, &expected, sizeof r) == 0,
-           "%s of %u: budget %u sink %u recent %u selected %u", text, n_context,
-           r.budget, r.n_sink, r.n_recent, r.n_selected);
-    EXPECT(r.budget == r.n_sink + r.n_recent + r.n_selected, "%s: sum", text);
-  }
 }

@@ -93,6 +93,9 @@ static const struct {
      "first_stage_mass 0.5 needs heads other than threshold"},
     {"snapkv:budget=99,order=pool-rows,first_stage_mass=0.5,select_block=4",
      "first_stage_mass 0.5 needs select_block 1"},
+    {"custom:sink=0,budget=19,select_block=20", "select_block 20 > budget 19"},
+    {"custom:budget=50,sink=4,recent=12,select_block=20",
+     "sink 20 in whole blocks + recent 12 + select_block 20 - 1 > budget 50"},
     /* Chunks. */
     {"snapkv:chunk=64", "chunk 64: window attention reads queries"},
     {"tova:chunk=64", "chunk 64: window attention reads queries"},

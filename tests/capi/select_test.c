@@ -7,7 +7,6 @@
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/plan.h"
-#include "tests/capi/support/policies.h"
 #include "tests/capi/support/ranges.h"
 #include "tests/oracle/select.h"
 
@@ -380,24 +379,4 @@ Test(select, scope_model_selects_for_layer_0_only) {
       test_select(p, 1, scores, 200, 100, NULL, 0, keep, 10, &n_keep),
       "layer 1");
   test_plan_destroy(p);
-}
-
-/* A budget in tokens must leave room for whole blocks at any length. */
-Test(select, budgets_without_room_for_blocks_are_errors) {
-  EXPECT_NO_POLICY("custom:sink=0,budget=19,select_block=20",
-                   "select_block 20 > budget 19");
-  EXPECT_NO_POLICY(
-      "custom:budget=50,sink=4,recent=12,select_block=20",
-      "sink 20 in whole blocks + recent 12 + select_block 20 - 1 > budget 50");
-  const kvevict_policy* policy =
-      test_policy("custom:budget=51,sink=4,recent=12,select_block=20");
-  kvevict_resolved_policy resolved = {.struct_size = sizeof resolved};
-  for (uint32_t n = 16; n < 200; ++n) {
-    EXPECT_OK(kvevict_policy_resolve(policy, n, &resolved));
-    EXPECT(n <= 51 || (resolved.budget <= 51 && resolved.n_sink == 20 &&
-                       resolved.n_recent >= 12 && resolved.n_recent <= 31 &&
-                       (n - resolved.n_recent) % 20 == 0),
-           "%u tokens: budget %u, sink %u, recent %u", n, resolved.budget,
-           resolved.n_sink, resolved.n_recent);
-  }
 }

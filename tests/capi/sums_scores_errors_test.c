@@ -7,7 +7,6 @@
 #include "tests/capi/support/copies.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
-#include "tests/capi/support/plan.h"
 
 static test_model* Model(const char* policy) {
   return test_model_of(policy, 3);
@@ -214,44 +213,6 @@ Test(scores, go_along_with_what_is_saved_but_not_with_a_start) {
   m->n_seen = 60;
   free(saved.data);
   test_model_destroy(norm);
-  test_model_destroy(m);
-}
-
-/* The plan may change its budget and half-life, but not its room or its signal. */
-Test(scores, go_along_to_another_plan) {
-  static const struct {
-    const char* policy;
-    uint32_t max_tokens; /* 0: as before */
-    bool goes;
-  } kCases[] = {{"custom:budget=9", 0, true},
-                {"custom:budget=9,half_life=5,heads=threshold", 0, true},
-                {"custom:budget=9", 60, false},
-                {"h2o:budget=9,recent=2", 0, false}};
-  for (int i = 0; i < 4; ++i) {
-    test_model* m = Model("custom:budget=30");
-    EXPECT_OK(test_model_give_scores(m, 0, 40));
-    test_model_append(m, 40);
-    EXPECT_OK(test_model_evict(m, NULL, NULL));
-    kvevict_geometry geometry = m->geometry;
-    if (kCases[i].max_tokens > 0) geometry.max_tokens = kCases[i].max_tokens;
-    EXPECT_OK(test_model_go_on(m, kCases[i].policy, &geometry, NULL));
-    if (kCases[i].goes) {
-      EXPECT_OK(test_model_evict(m, NULL, NULL));
-      cr_expect_leq(test_model_stored(m, 0), 9);
-      test_model_check(m, kCases[i].policy);
-    } else {
-      EXPECT_INVALID(test_model_evict(m, NULL, NULL), "is NULL");
-    }
-    test_model_destroy(m);
-  }
-}
-
-Test(scores, need_a_float_per_kv_head_and_slot) {
-  test_model* m = Model("custom:budget=20");
-  const kvevict_workspace size =
-      test_workspace(m->plan, KVEVICT_OPERATION_OBSERVE, 0);
-  cr_expect_eq(size.least_bytes, 2 * 2 * 100 * sizeof(float));
-  cr_expect_eq(size.best_bytes, size.least_bytes);
   test_model_destroy(m);
 }
 

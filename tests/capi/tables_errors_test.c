@@ -103,19 +103,6 @@ Test(sequence_tables_errors, that_overlap_are_refused) {
                 "views[1]: by_table: block_table is also that of views[0], "
                 "which keeps 32 of 96 tokens, not 32 of 64");
   test_model_destroy(m);
-
-  test_model_spec spec = test_small_model("none");
-  m = test_model_create(&spec, (test_random){1});
-  test_model_append(m, 9);
-  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-  options.by_table = 2;
-  EXPECT(
-      test_model_evict(m, &options, NULL) == KVEVICT_ERROR_INVALID_ARGUMENT &&
-          strcmp(kvevict_last_error_message(), "by_table 2 is not 0 or 1") == 0,
-      "%s", kvevict_last_error_message());
-  options.by_table = 1;
-  EXPECT_OK(test_model_evict(m, &options, NULL));
-  test_model_destroy(m);
 }
 
 /* Shared blocks are not written to, so they may go or stay. Merging writes. */

@@ -1,8 +1,6 @@
-#include <stdlib.h>
-
 #include "kvevict/experimental.h"
-#include "tests/capi/support/random.h"
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/random.h"
 
 /* The token, head and block stride that the plane functions give, in bytes. */
 static void ExpectStrides(kvevict_plane plane, int64_t token, int64_t head,

@@ -52,9 +52,9 @@ typedef struct test_prompt {
   uint32_t slots[TEST_MAX_LAYERS]; /* held when it ended */
 } test_prompt;
 
-/* Finds the choice by what the model holds. Policy custom has `given` scores, h2o
- * given sums, StreamingLLM none; those of windows and reference queries are the oracle's, and those of other
- * signals come from kvevict_score(). NULL prompt: none. */
+/* Finds the choice by what the model holds. Policy custom has `given` scores, h2o given
+ * sums, StreamingLLM none. Those of windows and reference queries are the oracle's, and
+ * those of other signals come from kvevict_score(). NULL prompt: none. */
 void test_choose(const test_model* model, const kvevict_evict_options* options,
                  const test_given* given, const test_prompt* prompt,
                  test_choice* choice);
