@@ -15,7 +15,7 @@ namespace kvevict::cuda {
 namespace {
 
 bool CanReadQueries(const kvevict_layer_geometry& g) {
-  return InfoOf(static_cast<DType>(g.k_dtype)).is_plain() &&
+  return InfoOf(static_cast<DType>(g.k_dtype)).can_score &&
          InfoOf(static_cast<DType>(g.q_dtype)).is_plain();
 }
 

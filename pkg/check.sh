@@ -17,11 +17,11 @@ check_deep() {
   run_tests "$release_dir" deep -L deep -LE longest
 }
 
-# Each kernel by itself, and each row of the GPU's table of timings: those of the deep tests
-# that continuous integration has time for.
+# More random cases for the kernels, and each row of the GPU's table of timings: those of the
+# deep tests that continuous integration has time for.
 check_kernels() {
   build_tests "$release_dir" -DKVEVICT_DEEP_TESTS=ON
-  run_tests "$release_dir" kernels -R '^ptx_.*_80$|^cuda_end_to_end_(timings|rows_)'
+  run_tests "$release_dir" kernels -R '^ptx_.*_80$|^cuda_kernels_(attention|windows|near_keys|fits|codes)$|^cuda_end_to_end_(timings|rows_)'
 }
 
 # The few of these that take minutes each.

@@ -17,12 +17,16 @@ struct Effort {
   bool full;
   uint64_t seed;
   uint32_t n_equal_runs;  // for determinism
+  uint32_t times;         // as many random cases, and long lives
 };
 
-// The doors, attention and evictions of a whole model, over dtypes, layouts and
-// policies.
+// The doors and evictions of a whole model, over dtypes, layouts and policies.
 void CheckDoors(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckAttention(const Gpu& gpu, const Effort& effort, Report* report);
+// Scores of window attention, sums of attention, and those within chunks.
+void CheckWindows(const Gpu& gpu, const Effort& effort, Report* report);
+// Redundancy and merging, where cosines are next to thresholds.
+void CheckNearKeys(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report);
 // Evictions that fit values.
 void CheckFits(const Gpu& gpu, const Effort& effort, Report* report);
@@ -57,6 +61,8 @@ struct Part {
 inline constexpr Part kParts[] = {
     {"doors", CheckDoors},
     {"attention", CheckAttention},
+    {"windows", CheckWindows},
+    {"near_keys", CheckNearKeys},
     {"capabilities", CheckCapabilities},
     {"calibration", CheckCalibration},
     {"evictions", CheckEvictions},

@@ -486,10 +486,11 @@ void CheckCodes(const Gpu& gpu, const Effort& effort, Report* report) {
                            info.dtype == DType::kQ4_0;
     const bool has_groups = info.dtype == DType::kU4;
     const auto dtype = static_cast<kvevict_dtype>(info.dtype);
-    if (effort.full || is_chosen) {
+    const bool takes_all = effort.full || effort.times > 1;
+    if (takes_all || is_chosen) {
       CheckLayouts(gpu, dtype, n_tokens, /*groups=*/false, ++seed, report);
     }
-    if (info.takes_minimum && (effort.full || has_groups)) {
+    if (info.takes_minimum && (takes_all || has_groups)) {
       CheckLayouts(gpu, dtype, n_tokens, /*groups=*/true, ++seed, report);
     }
     if (dtype == KVEVICT_DTYPE_U8 || dtype == KVEVICT_DTYPE_Q4_0) {

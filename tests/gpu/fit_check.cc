@@ -1,32 +1,86 @@
-// Evictions that fit values, against double precision.
+// Evictions that fit values, and biases before them, of random layers against double
+// precision.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include "tests/gpu/checks.h"
-#include "tests/gpu/model.h"
+#include "tests/gpu/numbers.h"
 #include "tests/oracle/fit.h"
 
 namespace kvevict::gpu {
 namespace {
 
-// Heads may have different numbers of them.
-std::vector<int32_t> PositionsOf(const Side& side, uint32_t layer,
-                                 uint32_t head) {
-  uint32_t n = 0;
-  Check(kvevict_sequence_stored_length(side.sequence(), layer, head, &n));
-  std::vector<int32_t> positions(n);
-  size_t count = 0;
-  Check(kvevict_sequence_keep_positions(side.sequence(), layer, head,
-                                        positions.data(), n, &count));
-  return positions;
+struct FitCase {
+  kvevict_layer_geometry geometry = KVEVICT_LAYER_GEOMETRY_INIT;
+  std::string policy;
+  uint32_t n_tokens = 0;
+  uint32_t n_rows = 0;  // of queries
+  bool by_window = false;
+  bool has_biases = false;
+  bool fits_biases = false;
+  bool has_sinks = false;
+  bool has_nan = false;  // among the keys, so that nothing is fitted
+};
+
+// Long ones have more slots, or queries, than are added up at a time.
+FitCase DrawFit(Random* random, uint32_t i) {
+  FitCase c;
+  const bool is_long = i % 8 == 7;
+  kvevict_layer_geometry& g = c.geometry;
+  g.n_kv_heads = random->In(1, 2);
+  g.n_q_heads = g.n_kv_heads * random->In(1, 3);
+  g.k_head_dim = random->Pick({1u, 3u, 8u, 16u, 20u, 33u, 40u});
+  g.v_head_dim = random->In(1, is_long ? 4 : 50);
+  g.q_dtype = RandomDType(random);
+  g.k_dtype = RandomDType(random);
+  g.v_dtype = RandomDType(random);
+  if (random->OneOf(3)) g.softmax_scale = 2.0f;
+  if (random->OneOf(3)) g.logit_softcap = 6.0f;
+  c.has_sinks = random->OneOf(2);
+  c.fits_biases = !is_long && random->OneOf(2);
+  c.has_biases = c.fits_biases || random->OneOf(3);
+  c.n_tokens = is_long ? 300 : random->In(30, 120);
+  c.n_rows = is_long ? random->Pick({9u, 150u}) : random->In(4, 40);
+  // What few slots keep has to count many times.
+  const uint32_t budget = is_long            ? random->Pick({20u, 270u})
+                          : random->OneOf(3) ? random->In(3, 5)
+                                             : random->In(12, c.n_tokens - 1);
+  const char* const fit = c.fits_biases ? "bias-values" : "values";
+  const char* const ridge = random->OneOf(3) ? ",fit_ridge=0.1" : "";
+  c.by_window = !is_long && i % 3 == 0;
+  if (c.by_window) {
+    c.n_rows = std::min(c.n_rows, budget - 1);
+    c.policy =
+        fmt::format("snapkv:sink=0,recent=0,budget={},window={},fit={}{}",
+                    budget, c.n_rows, fit, ridge);
+    return c;
+  }
+  c.has_nan = random->OneOf(6) && g.k_dtype != KVEVICT_DTYPE_F16;
+  const char* const chosen =
+      random->Pick({"streaming-llm:sink=1,", "random:sink=0,scope=layer,",
+                    "random:sink=0,scope=head,heads=adaptive,"});
+  c.policy = fmt::format("{}budget={},reference={},fit={}{}", chosen, budget,
+                         c.n_rows, fit, ridge);
+  return c;
 }
+
+// What all cases had.
+struct Fitted {
+  uint32_t n_free = 0;  // biases between their limits
+  uint32_t n_least = 0;
+  uint32_t n_most = 0;
+  double most = 0.0;  // the largest change of a value, in bounds
+};
 
 // Fails unless biases are at the minimum within their limits, where every slope is 0
 // or points beyond the limit that the bias is at.
-void CheckBiasesOf(const oracle_fit& in, bool are_fitted, Report* report) {
+void CheckBiasesOf(const oracle_fit& in, bool are_fitted, Fitted* all,
+                   Report* report) {
   std::vector<double> pulls(in.n_keep), bounds(in.n_keep);
-  oracle_fit_bias_pulls(&in, pulls.data(), bounds.data());
+  if (are_fitted) oracle_fit_bias_pulls(&in, pulls.data(), bounds.data());
   for (uint32_t i = 0; i < in.n_keep; ++i) {
     const float now = in.fitted_biases[i];
     const double change = double{now} - in.biases[in.keep[i]];
@@ -40,185 +94,186 @@ void CheckBiasesOf(const oracle_fit& in, bool are_fitted, Report* report) {
                    : change != 0.0,
         fmt::format("bias {} changes by {}, and is pulled by {}, bound {}", i,
                     change, pulls[i], bounds[i]));
+    if (are_fitted) {
+      ++(is_least ? all->n_least : is_most ? all->n_most : all->n_free);
+    }
   }
 }
 
-// One evicted sequence.
+// One evicted sequence of one layer.
 class FitCheck {
  public:
-  // Slots have biases up to `most_bias` above and below 0; 0: none.
-  FitCheck(const Gpu& gpu, const std::string& policy, Layout layout,
-           float most_bias, uint64_t seed, Report* report)
+  FitCheck(const Gpu& gpu, const FitCase& c, Random* random, Fitted* all,
+           Report* report)
       : gpu_(gpu),
-        twin_(gpu,
-              {"", 1, 4, 2, 32, 120, KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F32,
-               layout, most_bias},
-              seed),
-        device_(&gpu, &twin_, policy),
-        fits_biases_(policy.find("bias-values") != std::string::npos),
-        report_(report) {}
+        c_(c),
+        g_(c.geometry),
+        policy_(ParsePolicy(c.policy)),
+        host_(CreateContext(KVEVICT_CONTEXT_OPTIONS_INIT)),
+        queries_(gpu, DrawPlane(random, g_.q_dtype, g_.k_head_dim, g_.n_q_heads,
+                                c.n_rows, 1)),
+        all_(all),
+        report_(report) {
+    do {
+      layer_ = std::make_unique<RandomLayer>(gpu, random, g_, c.n_tokens);
+    } while ((layer_->BiasAt(0, 0) != nullptr) != c.has_biases);
+    for (uint32_t h = 0; h < g_.n_kv_heads; ++h) {
+      for (uint32_t t = 0; t < c.n_tokens; ++t) {
+        layer_->WriteRows(random, h, t, /*special=*/false);
+      }
+    }
+    if (c.has_nan) {
+      StoreValue(g_.k_dtype, NAN,
+                 layer_->ElementAt(false, 0, c.n_tokens / 2, 0));
+    }
+    layer_->Upload();
+    keys_ = Decode(host_.get(), *layer_, false, c.n_tokens);
+    values_ = Decode(host_.get(), *layer_, true, c.n_tokens);
+    for (size_t i = 0; i < size_t{g_.n_kv_heads} * c.n_tokens && c.has_biases;
+         ++i) {
+      biases_.push_back(*layer_->BiasAt(static_cast<uint32_t>(i / c.n_tokens),
+                                        static_cast<uint32_t>(i % c.n_tokens)));
+    }
+    rows_ =
+        FillQueries(random, &queries_, g_.n_q_heads, c.n_rows, g_.k_head_dim);
+    for (uint32_t h = 0; h < g_.n_q_heads && c.has_sinks; ++h) {
+      sinks_.push_back(static_cast<float>(random->In(0, 40)) / 8.0f - 3.0f);
+    }
+  }
 
   void Run() {
-    Check(kvevict_context_prepare(device_.context(), device_.plan()));
-    device_.Prefill(0, shape().n_tokens, 64);
-    Evict();
-    const kvevict_evict_report done = ReportOf(device_.sequence());
-    for (uint32_t l = 0; l < shape().n_layers; ++l) {
-      twin_.Fetch(l);
-      for (uint32_t h = 0; h < shape().n_kv_heads; ++h) CheckHead(l, h);
+    const ContextHandle context = CreateContext(gpu_.ContextOptions());
+    const Geometry one = {1, c_.n_tokens, {g_}};
+    kvevict_geometry geometry = one.Borrowed();
+    geometry.sink_logits = sinks_.empty() ? nullptr : sinks_.data();
+    geometry.sink_logits_len = sinks_.size();
+    kvevict_plan* made = nullptr;
+    Check(kvevict_plan_create(context.get(), &geometry, HandleOf(policy_).get(),
+                              nullptr, &made));
+    const PlanHandle plan(made);
+    const SequenceHandle sequence = CreateSequence(plan.get());
+    Check(kvevict_sequence_append(sequence.get(), c_.n_tokens, gpu_.stream()));
+    kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+    if (c_.by_window) {
+      inputs.queries = queries_.OnDevice();
+    } else {
+      inputs.n_reference_rows = c_.n_rows;
+      inputs.reference_queries = queries_.OnDevice();
     }
-    report_->FailIf(most_ < 10.0, fmt::format("changes are {} bounds", most_));
-    report_->FailIf(
-        done.n_weak_fits != n_weak_,
-        fmt::format("{} weak fits, not {}", done.n_weak_fits, n_weak_));
+    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+    options.inputs = &inputs;
+    options.inputs_len = 1;
+    const Buffer workspace(gpu_,
+                           WorkspaceBytes(plan.get(), KVEVICT_OPERATION_EVICT));
+    Check(kvevict_sequence_evict(sequence.get(), &layer_->device_view(), 1,
+                                 &options, workspace.pointer<void>(),
+                                 workspace.n_bytes(), gpu_.stream()));
+    gpu_.Synchronize();
+    layer_->Fetch();
+    uint32_t n_weak = 0;
+    for (uint32_t h = 0; h < g_.n_kv_heads; ++h) {
+      n_weak += CheckHead(sequence.get(), h);
+    }
+    const uint32_t n_said = ReportOf(sequence.get()).n_weak_fits;
+    report_->FailIf(!c_.has_nan && n_said != n_weak,
+                    fmt::format("{} weak fits, not {}", n_said, n_weak));
   }
 
  private:
-  const Shape& shape() const { return twin_.shape(); }
-  uint32_t group() const { return shape().n_q_heads / shape().n_kv_heads; }
-  bool refers() const { return device_.policy().reference > 0; }
-  uint32_t n_rows() const {
-    return refers() ? device_.policy().reference : device_.policy().window;
-  }
-  uint32_t first_query() const {
-    return refers() ? 0 : shape().n_tokens - n_rows();
-  }
-
-  void Evict() {
-    std::vector<kvevict_plane> planes;
-    std::vector<kvevict_signal_inputs> inputs(shape().n_layers,
-                                              KVEVICT_SIGNAL_INPUTS_INIT);
-    kvevict_evict_options evict = KVEVICT_EVICT_OPTIONS_INIT;
-    for (uint32_t l = 0; l < shape().n_layers; ++l) {
-      planes.push_back(twin_.DeviceQueries(l, first_query()));
+  // Returns whether fewer than two queries for each slot were fitted to.
+  bool CheckHead(const kvevict_sequence* sequence, uint32_t head) {
+    uint32_t n_keep = 0;
+    Check(kvevict_sequence_stored_length(sequence, 0, head, &n_keep));
+    std::vector<int32_t> kept(n_keep);
+    size_t count = 0;
+    Check(kvevict_sequence_keep_positions(sequence, 0, head, kept.data(),
+                                          n_keep, &count));
+    const uint32_t group = g_.n_q_heads / g_.n_kv_heads;
+    const uint32_t n_queries = group * c_.n_rows;
+    const size_t first = size_t{head} * c_.n_tokens;
+    std::vector<float> sinks, biases;
+    for (uint32_t i = 0; i < n_queries && c_.has_sinks; ++i) {
+      sinks.push_back(sinks_[head * group + i / c_.n_rows]);
     }
-    for (uint32_t l = 0; l < shape().n_layers && refers(); ++l) {
-      inputs[l].n_reference_rows = n_rows();
-      inputs[l].reference_queries = &planes[l];
-      evict.inputs = inputs.data();
-      evict.inputs_len = inputs.size();
+    for (uint32_t i = 0; i < n_keep && c_.has_biases; ++i) {
+      biases.push_back(*layer_->BiasAt(head, i));
     }
-    const Buffer workspace(
-        gpu_, WorkspaceBytes(device_.plan(), KVEVICT_OPERATION_EVICT));
-    Check(kvevict_sequence_evict(
-        device_.sequence(), twin_.device_views().data(),
-        twin_.device_views().size(), &evict, workspace.pointer<void>(),
-        workspace.n_bytes(), device_.stream()));
-    gpu_.Synchronize();
-  }
-
-  // Rows of a head in the twin's first contents, packed.
-  std::vector<float> RowsOf(uint32_t layer, uint32_t plane,
-                            uint32_t head) const {
-    std::vector<float> rows;
-    const uint32_t dim = plane < 2 ? shape().head_dim : 1;
-    for (uint32_t slot = 0; slot < shape().n_tokens; ++slot) {
-      const float* const row = twin_.FirstRow(layer, plane, slot, head);
-      rows.insert(rows.end(), row, row + dim);
-    }
-    return rows;
-  }
-  std::vector<float> QueriesOf(uint32_t layer, uint32_t head) const {
-    std::vector<float> rows;
-    const kvevict_plane plane = twin_.HostQueries(layer, first_query());
-    for (uint32_t g = head * group(); g < (head + 1) * group(); ++g) {
-      for (uint32_t r = 0; r < n_rows(); ++r) {
-        const auto* const row = reinterpret_cast<const float*>(
-            plane.data + g * static_cast<uint64_t>(plane.head_stride_bytes) +
-            r * static_cast<uint64_t>(plane.token_stride_bytes));
-        rows.insert(rows.end(), row, row + shape().head_dim);
-      }
-    }
-    return rows;
-  }
-
-  void CheckHead(uint32_t l, uint32_t h) {
-    const std::vector<int32_t> kept = PositionsOf(device_, l, h);
-    const auto n_keep = static_cast<uint32_t>(kept.size());
-    const std::vector<float> q = QueriesOf(l, h), k = RowsOf(l, 0, h),
-                             v = RowsOf(l, 1, h), before = RowsOf(l, 2, h);
-    std::vector<float> biases;
-    for (uint32_t i = 0; i < n_keep; ++i) {
-      biases.push_back(*twin_.FetchedRow(l, 2, i, h));
-    }
-    const bool has_biases = shape().most_bias > 0.0f;
-    const uint32_t n_queries = n_rows() * group(), dim = shape().head_dim;
-    n_weak_ += n_queries < 2 * n_keep;
-    const oracle_fit in = {q.data(),
-                           nullptr,
-                           k.data(),
-                           v.data(),
+    const oracle_fit in = {&rows_[size_t{head} * n_queries * g_.k_head_dim],
+                           sinks.empty() ? nullptr : sinks.data(),
+                           &keys_[first * g_.k_head_dim],
+                           &values_[first * g_.v_head_dim],
                            n_queries,
-                           shape().n_tokens,
-                           dim,
-                           dim,
-                           1.0 / std::sqrt(double{1} * dim),
-                           0.0,
+                           c_.n_tokens,
+                           g_.k_head_dim,
+                           g_.v_head_dim,
+                           g_.softmax_scale != 0.0f
+                               ? double{g_.softmax_scale}
+                               : 1.0 / std::sqrt(double{1} * g_.k_head_dim),
+                           double{g_.logit_softcap},
                            kept.data(),
                            n_keep,
-                           device_.policy().fit_ridge,
-                           has_biases ? before.data() : nullptr,
-                           has_biases ? biases.data() : nullptr};
-    if (has_biases) CheckBiasesOf(in, fits_biases_, report_);
-    std::vector<double> want(size_t{n_keep} * dim), bounds(want.size());
-    (void)oracle_fit_values(&in, want.data(), bounds.data());
-    for (size_t i = 0; i < want.size(); ++i) {
-      const auto slot = static_cast<uint32_t>(i / dim);
-      const auto e = static_cast<uint32_t>(i % dim);
-      const double bound = bounds[i] + std::abs(want[i]) * 0x1p-24;
-      const float x = twin_.FetchedRow(l, 1, slot, h)[e];
-      report_->FailIf(
-          !(std::abs(x - want[i]) <= bound),
-          fmt::format("layer {}, head {}, slot {}, element {} is {}, not {} "
-                      "to {}",
-                      l, h, slot, e, x, want[i], bound));
-      const float old = v[size_t(kept[slot]) * dim + e];
-      most_ = std::max(most_, std::abs(want[i] - old) / bound);
+                           policy_.fit_ridge,
+                           c_.has_biases ? &biases_[first] : nullptr,
+                           c_.has_biases ? biases.data() : nullptr};
+    // NaN in a key changes nothing in its head.
+    const bool is_idle = n_keep == c_.n_tokens || (c_.has_nan && head == 0);
+    if (c_.has_biases) {
+      CheckBiasesOf(in, c_.fits_biases && !is_idle, all_, report_);
     }
+    std::vector<double> want(size_t{n_keep} * g_.v_head_dim),
+        bounds(want.size());
+    if (!is_idle) (void)oracle_fit_values(&in, want.data(), bounds.data());
+    for (size_t i = 0; i < want.size(); ++i) {
+      const auto slot = static_cast<uint32_t>(i / g_.v_head_dim);
+      const auto e = static_cast<uint32_t>(i % g_.v_head_dim);
+      const double got =
+          ValueAt(g_.v_dtype, layer_->ElementAt(true, head, slot, e), 0);
+      const double old =
+          in.values[static_cast<size_t>(kept[slot]) * g_.v_head_dim + e];
+      if (is_idle) {
+        report_->FailIf(got != old, fmt::format("slot {} changed", slot));
+        continue;
+      }
+      const double bound = bounds[i] + StoredError(g_.v_dtype, want[i]);
+      report_->FailIf(
+          !(std::abs(got - want[i]) <= bound),
+          fmt::format("head {}, slot {}, element {} is {}, not {} to {}", head,
+                      slot, e, got, want[i], bound));
+      all_->most = std::max(all_->most, std::abs(want[i] - old) / bound);
+    }
+    return n_queries < 2 * n_keep;
   }
 
   const Gpu& gpu_;
-  Twin twin_;
-  Side device_;
-  const bool fits_biases_;
+  const FitCase& c_;
+  const kvevict_layer_geometry& g_;
+  const oracle_policy policy_;
+  const ContextHandle host_;
+  std::unique_ptr<RandomLayer> layer_;
+  StridedRows queries_;
+  std::vector<float> keys_, values_, biases_, rows_, sinks_;
+  Fitted* const all_;
   Report* const report_;
-  uint32_t n_weak_ = 0;
-  double most_ = 0.0;
 };
 
 }  // namespace
 
 void CheckFits(const Gpu& gpu, const Effort& effort, Report* report) {
-  // By the window, whose rows wrap around in their ring; by more queries than slots,
-  // and by fewer; and by heads of different lengths.
-  struct Case {
-    const char* policy;
-    float most_bias;
-    Layout layout = Layout::kTokenMajor;
-  };
-  for (const auto& [policy, most_bias, layout] : {
-           Case{"snapkv:budget=60,window=16,fit=values", 0.0f},
-           Case{"streaming-llm:budget=30,reference=40,fit=values", 0.0f,
-                Layout::kPaged},
-           Case{"random:sink=0,budget=70,reference=9,fit=values,fit_ridge=0.1",
-                0.0f},
-           Case{
-               "random:sink=0,budget=60,heads=adaptive,reference=30,fit=values",
-               0.0f},
-           Case{"snapkv:budget=60,window=16,fit=bias-values", 1.5f,
-                Layout::kPaged},
-           Case{"streaming-llm:budget=30,reference=40,fit=bias-values", 1e-3f},
-           Case{"random:sink=0,budget=70,reference=9,fit=bias-values,"
-                "fit_ridge=0.1",
-                1.5f, Layout::kPaged},
-           Case{"random:sink=0,budget=60,heads=adaptive,reference=30,"
-                "fit=bias-values",
-                0.5f},
-       }) {
-    report->Check(fmt::format("fit: {}, biases to {}", policy, most_bias), [&] {
-      FitCheck(gpu, policy, layout, most_bias, effort.seed, report).Run();
-    });
+  Fitted all;
+  for (uint32_t i = 0; i < 9 * effort.times; ++i) {
+    Random random(1000 * effort.seed + i);
+    const FitCase c = DrawFit(&random, i);
+    report->Check(fmt::format("fit {}: {}, {} tokens", i, c.policy, c.n_tokens),
+                  [&] { FitCheck(gpu, c, &random, &all, report).Run(); });
   }
+  report->Check("fits changed values and biases", [&] {
+    report->FailIf(all.most < 100.0,
+                   fmt::format("changes are at most {} bounds", all.most));
+    report->FailIf(
+        all.n_free == 0 || all.n_least == 0 || all.n_most == 0,
+        fmt::format("{} biases are free, {} at the least, {} at the most",
+                    all.n_free, all.n_least, all.n_most));
+  });
 }
 
 }  // namespace kvevict::gpu

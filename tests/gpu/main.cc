@@ -45,7 +45,8 @@ int Run(const Options& options) {
   CreateContext(gpu.ContextOptions());  // throws the reason if there is none
   fmt::print("{}, sm_{}, driver {}\nseed {}\n", gpu.name(), gpu.sm(),
              gpu.driver().version, options.seed);
-  const Effort effort{!options.small, options.seed, options.small ? 3u : 20u};
+  const Effort effort{!options.small, options.seed, options.small ? 3u : 20u,
+                      options.small ? 1u : 5u};
   Report report;
   nlohmann::json document = {{"gpu", gpu.name()},
                              {"sm", gpu.sm()},

@@ -3,13 +3,15 @@
 // claims to be newer than every NVRTC, so that the library gives it PTX.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <string_view>
+#include <vector>
 
 #include "tests/gpu/checks.h"
 #include "tests/gpu/driver_use_check.h"
+#include "tests/gpu/mutants.h"
 #include "tests/gpu/rows.h"
 #include "tests/gpu/timings.h"
 #include "tests/paths.h"
@@ -142,42 +144,87 @@ void ExpectNoProblems(Report* report) {
   });
 }
 
-// The newest libnvrtc here compiles the kernels, or the oldest.
-int Run(const std::string& part, bool by_oldest) {
-  const std::vector<const cuda::Nvrtc*> nvrtcs = cuda::FindNvrtcs();
+// Those in which every kernel runs and failures are not meant.
+constexpr std::string_view kPartsForMutants[] = {
+    "doors", "attention", "windows", "near_keys", "calibration", "evictions",
+    "fits",  "codes",     "batches", "paged",     "random"};
+
+struct Options {
+  std::string part;
+  bool by_oldest = false;  // libnvrtc here, otherwise by the newest
+  bool before_80 = false;  // a GPU older than sm_80
+  const rig::TensorCore* tensor_core = &rig::kToNearest;
+  bool with_mutants = false;
+  uint32_t times = 1;
+
+  bool Has(std::string_view name) const {
+    return part == name || (part == "mutants" &&
+                            std::ranges::count(kPartsForMutants, name) > 0);
+  }
+};
+
+int Run(const Options& options) {
+  const std::vector<const cuda::Nvrtc*> nvrtcs =
+      options.before_80 ? cuda::FindNvrtcsFor(70) : cuda::FindNvrtcs();
   if (nvrtcs.empty()) {
     fmt::print("skipped: no libnvrtc on this machine\n");
     return 77;
   }
-  const cuda::Nvrtc& nvrtc = by_oldest ? *nvrtcs.back() : *nvrtcs.front();
+  const cuda::Nvrtc& nvrtc =
+      options.by_oldest ? *nvrtcs.back() : *nvrtcs.front();
   mock::Settings settings;
   settings.driver_version = std::max(settings.driver_version, nvrtc.version());
-  settings.compute_capability = kNewerThanAnyNvrtc;
+  settings.compute_capability = options.before_80 ? 71 : kNewerThanAnyNvrtc;
   settings.count_traffic = false;
+  settings.tensor_core = *options.tensor_core;
+  if (options.with_mutants) {
+    settings.instead_of = [](const std::string& ptx) {
+      return ptx::TryMutants(ptx, "");
+    };
+  }
   mock::Reset(settings);
-  Report report;
+  Report report(/*ends_at_failure=*/options.with_mutants);
   // Each check makes a context of its own. All of them, in this process and in
   // others, compile a variant once.
   {
     const Gpu gpu({test_mock_cuda, nvrtc.name(), test_kernel_cache});
+    const Effort effort = {false, Seed(), 3, options.times};
     const auto run = [&](const Part& p) {
-      if (part == p.name) p.run(gpu, {false, Seed(), 3}, &report);
+      if (options.Has(p.name)) p.run(gpu, effort, &report);
     };
     std::for_each(std::begin(kParts), std::end(kParts), run);
     std::for_each(std::begin(kMockParts), std::end(kMockParts), run);
   }
   ExpectNoProblems(&report);
   fmt::print("{} passed, {} failed\n", report.n_passed(), report.n_failed());
-  return report.n_failed() == 0 && report.n_passed() > 1 ? 0 : 1;
+  const bool passed = report.n_failed() == 0 && report.n_passed() > 1;
+  return passed && (!options.with_mutants || ptx::AllMutantsWereNoticed()) ? 0
+                                                                           : 1;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bool by_oldest = argc == 3 && std::string_view(argv[2]) == "oldest";
-  if (argc != (by_oldest ? 3 : 2)) {
-    fmt::print(stderr, "usage: {} PART [oldest]\n", argv[0]);
-    return 2;
+  Options options;
+  CLI::App app{"The GPU program's checks on the mock driver."};
+  app.add_option("part", options.part, "a part, or \"mutants\" for many")
+      ->required();
+  app.add_flag("--oldest", options.by_oldest, "by the oldest libnvrtc here");
+  app.add_flag("--before-80", options.before_80, "as a GPU older than sm_80");
+  app.add_option("--times", options.times, "as many random cases");
+  std::string core;
+  app.add_option("--tensor-core", core, "how products are rounded");
+  std::vector<uint64_t> shares;
+  app.add_option("--mutants", shares,
+                 "tries this part of as many of the kernels' mutants")
+      ->expected(2);
+  CLI11_PARSE(app, argc, argv);
+  for (const rig::TensorCore& known : rig::kTensorCores) {
+    if (core == known.name) options.tensor_core = &known;
   }
-  return Run(argv[1], by_oldest);
+  if (!shares.empty()) {
+    options.with_mutants = true;
+    ptx::TryOnlyPart(shares[0], shares[1]);
+  }
+  return Run(options);
 }

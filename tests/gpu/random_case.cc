@@ -417,6 +417,15 @@ ModelCase RandomCase(Random* random, const std::string& policy, Much much,
   return c;
 }
 
+RandomPlane PackedPlane(const kvevict_layer_geometry& g, uint32_t n_rows) {
+  RandomPlane packed;
+  packed.plane =
+      kvevict_plane_token_major(nullptr, g.q_dtype, g.n_q_heads, g.k_head_dim);
+  packed.n_bytes =
+      uint64_t{n_rows} * static_cast<uint64_t>(packed.plane.token_stride_bytes);
+  return packed;
+}
+
 RandomPlane DrawPlane(Random* random, kvevict_dtype dtype, uint32_t row_len,
                       uint32_t n_heads, uint32_t n_tokens, uint32_t n_blocks,
                       bool may_group, uint32_t block_align) {

@@ -69,6 +69,9 @@ RandomPlane DrawPlane(Random* random, kvevict_dtype dtype, uint32_t row_len,
                       uint32_t n_heads, uint32_t n_tokens, uint32_t n_blocks,
                       bool may_group = false, uint32_t block_align = 1);
 
+// Query rows [n_rows, n_q_heads, k_head_dim] without gaps.
+RandomPlane PackedPlane(const kvevict_layer_geometry& g, uint32_t n_rows);
+
 kvevict_dtype RandomDType(Random* random);
 // 0 for opaque rows, and if elements share bytes.
 uint32_t ElementBytesOf(kvevict_dtype dtype);

@@ -314,6 +314,7 @@ std::vector<LifeCase> LifeCases(const Effort& effort) {
   for (uint32_t i = 0; kvevict_policy_at(i, &info) == KVEVICT_OK; ++i) {
     if (std::string_view(info.name) == "none") continue;
     for (int life = 0; life < (effort.full ? 4 : 1); ++life) add(info.name);
+    if (effort.times > 1) add(info.name, Much::kTokens);
   }
   for (const char* const policy : {"snapkv", "h2o", "custom", "random"}) {
     add(policy);

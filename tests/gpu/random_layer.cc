@@ -41,6 +41,13 @@ bool IsRecentRole(kvevict_role role) {
   return role == KVEVICT_ROLE_KEY_RECENT || role == KVEVICT_ROLE_VALUE_RECENT;
 }
 
+bool IsWide(const kvevict_plane& plane) {
+  return plane.element_stride_bytes == 0 && plane.group_elems == 0 &&
+         plane.token_stride_bytes % 16 == 0 &&
+         plane.head_stride_bytes % 16 == 0 &&
+         plane.block_stride_bytes % 16 == 0 && plane.data % 16 == 0;
+}
+
 bool IsConstant(const kvevict_plane& plane) {
   return plane.role != KVEVICT_ROLE_NONE && plane.token_stride_bytes == 0;
 }
@@ -50,7 +57,7 @@ bool IsConstant(const kvevict_plane& plane) {
 RandomLayer::RandomLayer(const Gpu& gpu, Random* random,
                          const kvevict_layer_geometry& geometry,
                          uint32_t n_slots, bool groups, uint32_t table_block,
-                         bool table_by_head)
+                         bool table_by_head, bool wide)
     : n_kv_heads_(geometry.n_kv_heads),
       n_slots_(n_slots),
       block_size_(table_block) {
@@ -67,9 +74,12 @@ RandomLayer::RandomLayer(const Gpu& gpu, Random* random,
     DrawTables(gpu, random, table_by_head);
   }
   const auto add = [&](kvevict_dtype dtype, uint32_t row_len) {
-    AddPlane(DrawPlane(random, dtype, row_len, n_kv_heads_, RowsOfBlock(),
-                       n_blocks_, /*may_group=*/true, BlockAlign()),
-             KVEVICT_ROLE_NONE);
+    RandomPlane drawn;
+    do {
+      drawn = DrawPlane(random, dtype, row_len, n_kv_heads_, RowsOfBlock(),
+                        n_blocks_, /*may_group=*/true, BlockAlign());
+    } while (wide && !IsWide(drawn.plane));
+    AddPlane(drawn, KVEVICT_ROLE_NONE);
   };
   add(geometry.k_dtype, geometry.k_head_dim);
   add(geometry.v_dtype, geometry.v_head_dim);
@@ -120,7 +130,7 @@ RandomLayer::RandomLayer(const Gpu& gpu, Random* random,
   }
   // Multiples of 16, or only of the element's size.
   const uint32_t shift =
-      has_addresses_ || random->OneOf(2) ? 0 : 4 * random->In(0, 3);
+      has_addresses_ || wide || random->OneOf(2) ? 0 : 4 * random->In(0, 3);
   device_ = std::make_unique<Buffer>(gpu, n_bytes + shift);
   device_base_ = device_->address() + shift;
   device_->Write(host_.data(), n_bytes, shift);
@@ -337,6 +347,23 @@ void RandomLayer::WriteRows(Random* random, uint32_t head, uint32_t slot,
 
 void RandomLayer::Upload() const {
   device_->Write(host_.data(), host_.size(), device_base_ - device_->address());
+}
+
+uint8_t* RandomLayer::ElementAt(bool of_values, uint32_t head, uint32_t slot,
+                                uint32_t element) {
+  return &host_[Offset(planes_[of_values ? 1 : 0], slot, head, element)];
+}
+
+float* RandomLayer::BiasAt(uint32_t head, uint32_t slot) {
+  for (const kvevict_plane& plane : planes_) {
+    if (plane.role != KVEVICT_ROLE_BIAS) continue;
+    return reinterpret_cast<float*>(&host_[Offset(plane, slot, head, 0)]);
+  }
+  return nullptr;
+}
+
+void RandomLayer::Fetch() {
+  device_->Read(host_.data(), host_.size(), device_base_ - device_->address());
 }
 
 std::string RandomLayer::TakeTables() {

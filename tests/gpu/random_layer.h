@@ -18,10 +18,11 @@ class RandomLayer {
   // `groups`: tokens share scales of keys and maybe of values, and the last rows
   // may be recent.
   // table_block: the size of its blocks, whose tables may lose entries; 0: any cache.
+  // wide: rows of keys and values can be loaded by 16 bytes, if they have so many.
   RandomLayer(const Gpu& gpu, Random* random,
               const kvevict_layer_geometry& geometry, uint32_t n_slots,
               bool groups = false, uint32_t table_block = 0,
-              bool table_by_head = false);
+              bool table_by_head = false, bool wide = false);
 
   const kvevict_view& host_view() const { return host_view_; }
   const kvevict_view& device_view() const { return device_view_; }
@@ -30,6 +31,13 @@ class RandomLayer {
   // makes both sides alike.
   void WriteRows(Random* random, uint32_t head, uint32_t slot, bool special);
   void Upload() const;
+  // Takes the bytes of the GPU.
+  void Fetch();
+  // A number of a row of keys or values on the host, or a row of codes.
+  uint8_t* ElementAt(bool of_values, uint32_t head, uint32_t slot,
+                     uint32_t element);
+  // A slot's bias on the host; NULL if it has none.
+  float* BiasAt(uint32_t head, uint32_t slot);
   // Takes tables that evictions have changed, on the GPU as on the host: "" or what
   // differs.
   std::string TakeTables();

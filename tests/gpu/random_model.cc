@@ -12,16 +12,6 @@
 
 namespace kvevict::gpu {
 
-// Query rows [n_rows, n_q_heads, k_head_dim] without gaps.
-RandomPlane PackedPlane(const kvevict_layer_geometry& g, uint32_t n_rows) {
-  RandomPlane packed;
-  packed.plane =
-      kvevict_plane_token_major(nullptr, g.q_dtype, g.n_q_heads, g.k_head_dim);
-  packed.n_bytes =
-      uint64_t{n_rows} * static_cast<uint64_t>(packed.plane.token_stride_bytes);
-  return packed;
-}
-
 RandomModel::RandomModel(const Gpu& gpu, Random* random, const ModelCase& model)
     : gpu_(gpu),
       random_(*random),

@@ -47,9 +47,6 @@ struct QueryRows {
   kvevict_plane device;
 };
 
-// Query rows [n_rows, n_q_heads, k_head_dim] without gaps.
-RandomPlane PackedPlane(const kvevict_layer_geometry& g, uint32_t n_rows);
-
 class RandomModel {
  public:
   RandomModel(const Gpu& gpu, Random* random, const ModelCase& model);

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 
 namespace kvevict::gpu {
@@ -36,6 +37,7 @@ void Report::Fail(const std::string& what) {
     current_["failures"].push_back(what);
   }
   ++n_failures_;
+  if (ends_at_failure_) std::_Exit(1);
 }
 
 void Report::Note(const std::string& name, double value) {

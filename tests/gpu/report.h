@@ -10,6 +10,10 @@ namespace kvevict::gpu {
 
 class Report {
  public:
+  // The first failure may end the program.
+  explicit Report(bool ends_at_failure = false)
+      : ends_at_failure_(ends_at_failure) {}
+
   // Runs a check and prints a line. A check throws or calls Fail() if something
   // is wrong.
   void Check(const std::string& name, const std::function<void()>& check);
@@ -30,6 +34,7 @@ class Report {
   const nlohmann::json& checks() const { return checks_; }
 
  private:
+  const bool ends_at_failure_;
   nlohmann::json checks_ = nlohmann::json::array();
   nlohmann::json current_;
   int n_failures_ = 0;  // in the check that runs

@@ -1,5 +1,7 @@
 #include "tests/cuda/ptx/on_ptx.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -8,7 +10,7 @@
 #include <set>
 
 #include "cuda/kernel_text.h"
-#include "tests/cuda/ptx/mutants.h"
+#include "tests/gpu/mutants.h"
 #include "tests/rig/nvrtcs.h"
 #include "tests/rig/ptx/error.h"
 #include "tests/rig/ptx/launch.h"
@@ -77,9 +79,17 @@ struct Loaded {
   std::set<std::string> launched;  // entries
 };
 
+void EndWithVerdict() {
+  const bool passed = AllMutantsWereNoticed();
+  std::fflush(nullptr);
+  if (!passed) _exit(1);
+}
+
 // Compiled once per file and constants.
 const Module& ModuleOf(const KernelCall& call) {
   static const bool try_mutants = std::getenv("KVEVICT_PTX_MUTANTS") != nullptr;
+  static const int registered = try_mutants ? std::atexit(EndWithVerdict) : 0;
+  static_cast<void>(registered);
   static std::map<std::string, Loaded> all;
   std::string key = call.file;
   for (const std::string& define : call.defines) {

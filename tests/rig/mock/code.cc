@@ -51,6 +51,7 @@ CUresult RunKernel(State& state, const Function& function,
   options.seed = state.settings.seed + state.kernels_run;
   options.resident_blocks = state.settings.resident_blocks;
   options.count_traffic = state.settings.count_traffic;
+  options.tensor_core = state.settings.tensor_core;
   try {
     ptx::Launch(*function.kernel, shape, params, function.context->memory,
                 options, state.counters[function.kernel->name]);
@@ -128,7 +129,9 @@ static std::shared_ptr<const ptx::Module> Read(Call& call, const char* text) {
       all;
   const auto known = all.find(std::string_view(text));
   if (known != all.end()) return known->second;
-  auto code = std::make_shared<const ptx::Module>(text, call.context->memory);
+  const auto instead_of = call.state.settings.instead_of;
+  auto code = std::make_shared<const ptx::Module>(
+      instead_of == nullptr ? text : instead_of(text), call.context->memory);
   if (!code->has_variables()) all.emplace(text, code);
   return code;
 }

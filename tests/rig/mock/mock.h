@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tests/rig/ptx/counters.h"
+#include "tests/rig/tensor_core.h"
 
 #define KVEVICT_MOCK_CONTROL __attribute__((visibility("default")))
 
@@ -31,6 +32,9 @@ struct Settings {
   uint64_t seed = 1;
   uint32_t resident_blocks = 4;
   bool count_traffic = true;
+  rig::TensorCore tensor_core = rig::kToNearest;
+  // Returns the text to read in the place of a module's.
+  std::string (*instead_of)(const std::string& ptx) = nullptr;
 
   // Device memory is the process's own, unchecked; work runs when it is queued; any
   // stream exists, and a thread's context is the primary one from the start. For

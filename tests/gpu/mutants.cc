@@ -1,12 +1,14 @@
-#include "tests/cuda/ptx/mutants.h"
+#include "tests/gpu/mutants.h"
 
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
+#include <functional>
+#include <map>
 #include <regex>
+#include <set>
 #include <sstream>
 
 namespace kvevict::ptx {
@@ -37,25 +39,29 @@ std::string StatementOf(const std::string& line) {
   return begin == std::string::npos ? "" : line.substr(begin, end - begin);
 }
 
-bool is_mutant = false;
+// What a statement does, whatever its registers.
+std::string WithoutRegisters(const std::string& statement) {
+  static const std::regex kRegister(R"(%[a-z]+\d+)");
+  return std::regex_replace(statement, kRegister, "%");
+}
+
+bool BlocksWait(const std::string& entry) {
+  return entry.starts_with("gather_chunks_") || entry == "select_long_digit";
+}
+
+// That of the process, "" in the first one.
+std::string key_of_mutant;
+uint64_t part_tried = 0;
+uint64_t n_parts = 1;
 int n_mutants = 0;
 int n_survivors = 0;
 
-void EndWithVerdict() {
-  if (is_mutant) return;
-  std::printf("%d mutants, %d not noticed\n", n_mutants, n_survivors);
-  std::fflush(nullptr);
-  if (n_survivors != 0) _exit(1);
-}
-
-// A mutant prints nothing. One that hangs is stopped and counts as noticed.
-void BecomeMutant() {
-  is_mutant = true;
+// It prints nothing. One that hangs is stopped by the interpreter.
+void BecomeMutant(const Mutant& mutant) {
+  key_of_mutant = mutant.key;
   const int null = open("/dev/null", O_WRONLY);
   dup2(null, STDOUT_FILENO);
   dup2(null, STDERR_FILENO);
-  constexpr unsigned kMostSeconds = 300;
-  alarm(kMostSeconds);
 }
 
 }  // namespace
@@ -68,6 +74,8 @@ std::vector<Mutant> MutantsOf(const std::string& ptx) {
   }();
   static const std::regex kEntry(R"(\.entry (\w+))");
   std::vector<Mutant> mutants;
+  std::map<std::string, std::string>
+      orders;  // an entry's statements that order
   std::istringstream lines(ptx);
   std::string line;
   std::string entry;
@@ -79,28 +87,40 @@ std::vector<Mutant> MutantsOf(const std::string& ptx) {
       const std::string weaker =
           std::regex_replace(line, (*kPatterns)[k], kWeakenings[k].instead);
       if (weaker == line) continue;
+      const std::string was = StatementOf(line);
       const std::string is = StatementOf(weaker);
+      orders[entry] += WithoutRegisters(was) + ';';
       mutants.push_back(
           {entry,
-           entry + ", line " + std::to_string(number) + ": " +
-               StatementOf(line) + (is.empty() ? " left out" : " made " + is),
+           entry + ", line " + std::to_string(number) + ": " + was +
+               (is.empty() ? " left out" : " made " + is),
+           std::to_string(orders[entry].size()),
            ptx.substr(0, begin) + weaker + ptx.substr(begin + line.size())});
     }
     begin += line.size() + 1;
+  }
+  for (Mutant& mutant : mutants) {
+    mutant.key = mutant.entry + ' ' + mutant.key + ' ' + orders[mutant.entry];
   }
   return mutants;
 }
 
 std::string TryMutants(const std::string& ptx, const std::string& entry) {
-  if (is_mutant) return ptx;
-  static const int registered = std::atexit(EndWithVerdict);
-  static_cast<void>(registered);
+  static std::set<std::string> tried;
   for (const Mutant& mutant : MutantsOf(ptx)) {
-    if (mutant.entry != entry) continue;
+    if (!key_of_mutant.empty()) {
+      if (mutant.key == key_of_mutant) return mutant.ptx;
+      continue;
+    }
+    if (entry.empty() ? BlocksWait(mutant.entry) : mutant.entry != entry) {
+      continue;
+    }
+    if (std::hash<std::string>()(mutant.key) % n_parts != part_tried) continue;
+    if (!tried.insert(mutant.key).second) continue;
     std::fflush(nullptr);
     const pid_t child = fork();
     if (child == 0) {
-      BecomeMutant();
+      BecomeMutant(mutant);
       return mutant.ptx;
     }
     int status = 0;
@@ -112,6 +132,17 @@ std::string TryMutants(const std::string& ptx, const std::string& entry) {
                 mutant.what.c_str());
   }
   return ptx;
+}
+
+void TryOnlyPart(uint64_t part, uint64_t of) {
+  part_tried = part;
+  n_parts = of;
+}
+
+bool AllMutantsWereNoticed() {
+  if (!key_of_mutant.empty()) return true;
+  std::printf("%d mutants, %d not noticed\n", n_mutants, n_survivors);
+  return n_mutants > 0 && n_survivors == 0;
 }
 
 }  // namespace kvevict::ptx

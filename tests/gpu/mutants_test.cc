@@ -1,6 +1,6 @@
 // The mutation test itself: a small kernel whose first barrier is needed and whose
 // second one is not, and weaker forms of everything else.
-#include "tests/cuda/ptx/mutants.h"
+#include "tests/gpu/mutants.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -74,4 +74,5 @@ int main() {
   using namespace kvevict::ptx;
   WeakensEverything();
   RunOnce(TryMutants(TestModule(kBody), "test"));
+  return AllMutantsWereNoticed() ? 0 : 1;
 }
