@@ -3,10 +3,43 @@ package kvevict
 import (
 	"fmt"
 	"math"
+	"reflect"
+	"regexp"
+	"strings"
 	"unsafe"
 )
 
-// The structs that lines describe, as values of Go.
+// The structs that lines describe, as values of Go. A type has the kind of its lines; a scalar
+// field has the key that replay_fields_test.go says, any other its own name in C's spelling.
+
+var kinds = map[reflect.Type]string{
+	typeOf[Attention]():            "attention_job",
+	typeOf[Edit]():                 "edit",
+	typeOf[EvictOptions]():         "evict_options",
+	typeOf[ForkOptions]():          "fork_options",
+	typeOf[Geometry]():             "geometry",
+	typeOf[KeepLists]():            "keep_lists",
+	typeOf[LayerGeometry]():        "layer_geometry",
+	typeOf[LayerScores]():          "layer_scores",
+	typeOf[MassOptions]():          "mass_options",
+	typeOf[Move]():                 "move",
+	typeOf[Observation]():          "observation",
+	typeOf[PagedCacheOptions]():    "paged_cache_options",
+	typeOf[PagedEviction]():        "paged_eviction",
+	typeOf[PagedRows]():            "paged_rows",
+	typeOf[PlanOptions]():          "plan_options",
+	typeOf[Rotation]():             "rotation",
+	typeOf[ScoreJob]():             "score_job",
+	typeOf[SelectOptions]():        "select_options",
+	typeOf[SequenceEviction]():     "sequence_eviction",
+	typeOf[SequenceLength]():       "sequence_length",
+	typeOf[SequenceObservations](): "sequence_observations",
+	typeOf[SequenceTokens]():       "sequence_tokens",
+	typeOf[SignalInputs]():         "signal_inputs",
+	typeOf[TokenRange]():           "token_range",
+}
+
+func typeOf[T any]() reflect.Type { return reflect.TypeOf((*T)(nil)).Elem() }
 
 func (r *replay) structOf(kind, name string) *line {
 	l := r.structs[name]
@@ -14,6 +47,90 @@ func (r *replay) structOf(kind, name string) *line {
 		r.Fatalf("%s: no %s %q", r.line.text, kind, name)
 	}
 	return l
+}
+
+// fieldKey is the key of a field that is no scalar.
+func fieldKey(of reflect.Type, field string) string {
+	switch {
+	case field == "Protected" && of == typeOf[SelectOptions]():
+		return "protected_slots"
+	case field == "Protected":
+		return "protected_positions"
+	case field == "Each":
+		return "layers"
+	case field == "RoPEInvFreq":
+		return "rope_inv_freq"
+	}
+	return strings.ToLower(regexp.MustCompile("([a-z])([A-Z])").ReplaceAllString(field, "${1}_$2"))
+}
+
+// value is what a key of a line says for a parameter or field of a type.
+func (r *replay) value(l *line, key string, of reflect.Type) reflect.Value {
+	to := reflect.New(of).Elem()
+	switch name := l.string(key); {
+	case of == typeOf[Memory]() && key == "workspace":
+		to.Set(reflect.ValueOf(r.scratch(l.int(key))))
+	case of == typeOf[Memory]():
+		to.Set(reflect.ValueOf(r.memory(name)))
+	case of == typeOf[[]float32]() && name != "":
+		to.Set(reflect.ValueOf(elements[float32](r.buffers[name])))
+	case of == typeOf[[]byte]():
+		to.Set(reflect.ValueOf(r.buffers[name].bytes))
+	case of == typeOf[[][]int32](): // positions of a layer's lists
+		if name != "-" {
+			for _, list := range r.structOf("position_lists", name).list("positions", "/") {
+				to.Set(reflect.Append(to, reflect.ValueOf(numbers[int32](newLine("list of="+list), "of"))))
+			}
+		}
+	case of.Kind() == reflect.Slice:
+		for _, element := range l.list(key, ",") {
+			one := newLine("list of=" + element)
+			to.Set(reflect.Append(to, r.value(one, "of", of.Elem())))
+		}
+	case of == typeOf[Plane]():
+		to.Set(reflect.ValueOf(r.plane(name)))
+	case of == typeOf[*View]():
+		to.Set(reflect.ValueOf(r.view(name)))
+	case r.handles[name] != nil && reflect.TypeOf(r.handles[name]) == of:
+		to.Set(reflect.ValueOf(r.handles[name]))
+	case of.Kind() == reflect.Pointer:
+		if name != "" {
+			to.Set(reflect.New(of.Elem()))
+			to.Elem().Set(r.value(l, key, of.Elem()))
+		}
+	case of.Kind() == reflect.Struct:
+		if name != "" && name != "-" {
+			r.fill(to.Addr(), r.structOf(kinds[of], name))
+		}
+	default:
+		l.set(key, to.Addr().Interface())
+	}
+	return to
+}
+
+// fill sets the fields of a struct.
+func (r *replay) fill(to reflect.Value, l *line) {
+	if scalars, ok := to.Interface().(interface{ apply(*line) }); ok {
+		scalars.apply(l)
+	}
+	of := to.Elem().Type()
+	for i := 0; i < of.NumField(); i++ {
+		key := fieldKey(of, of.Field(i).Name)
+		switch of.Field(i).Type.Kind() {
+		case reflect.Pointer, reflect.Slice, reflect.Struct:
+			if l.has(key) {
+				to.Elem().Field(i).Set(r.value(l, key, of.Field(i).Type))
+			}
+		}
+	}
+	if move, ok := to.Interface().(*Move); ok && l.string("destination") == l.string("view") {
+		move.Destination = move.View // a view is itself alone
+	}
+}
+
+// one is the struct that a key of a line names.
+func one[T any](r *replay, l *line, key string) T {
+	return r.value(l, key, typeOf[T]()).Interface().(T)
 }
 
 func (r *replay) memory(name string) Memory {
@@ -47,227 +164,19 @@ func (r *replay) plane(name string) Plane {
 	return p
 }
 
-func (r *replay) planeOrNil(name string) *Plane {
-	if name == "" {
-		return nil
-	}
-	p := r.plane(name)
-	return &p
-}
-
 func (r *replay) view(name string) *View {
-	if v := r.lent[name]; v != nil || name == "-" {
+	if v := r.lent[name]; v != nil || name == "-" || name == "" {
 		return v
 	}
 	l := r.structOf("view", name)
 	layout := Layout{
 		K: r.plane(l.string("k")), V: r.plane(l.string("v")),
-		Companions: each(l, "companions", r.plane), BlockTable: r.memory(l.string("block_table")),
+		Companions: one[[]Plane](r, l, "companions"), BlockTable: r.memory(l.string("block_table")),
 	}
 	layout.apply(l)
 	v, err := NewView(layout)
 	must(r.T, err)
 	return v
-}
-
-// each makes a value of each name of a list.
-func each[T any](l *line, key string, of func(string) T) []T {
-	var all []T
-	for _, name := range l.list(key, ",") {
-		all = append(all, of(name))
-	}
-	return all
-}
-
-func (r *replay) inputs(name string) SignalInputs {
-	if name == "" || name == "-" {
-		return SignalInputs{}
-	}
-	l := r.structOf("signal_inputs", name)
-	in := SignalInputs{
-		Queries:         r.planeOrNil(l.string("queries")),
-		RowLSE:          r.planeOrNil(l.string("row_lse")),
-		Scores:          r.planeOrNil(l.string("scores")),
-		AttentionSums:   r.planeOrNil(l.string("attention_sums")),
-		QueryMean:       r.planeOrNil(l.string("query_mean")),
-		QueryCovariance: r.planeOrNil(l.string("query_covariance")),
-		KeyFilter:       r.planeOrNil(l.string("key_filter")),
-		TokenWeights:    r.planeOrNil(l.string("token_weights")),
-		QueryCenters:    r.planeOrNil(l.string("query_centers")),
-
-		ReferenceQueries:   r.planeOrNil(l.string("reference_queries")),
-		ReferencePositions: r.memory(l.string("reference_positions")),
-	}
-	in.apply(l)
-	return in
-}
-
-func (r *replay) geometry(name string) Geometry {
-	l := r.structOf("geometry", name)
-	g := Geometry{Each: each(l, "layers", func(name string) (layer LayerGeometry) {
-		layer.apply(r.structOf("layer_geometry", name))
-		return layer
-	})}
-	g.apply(l)
-	if rope := l.string("rope_inv_freq"); rope != "" {
-		g.RoPEInvFreq = elements[float32](r.buffers[rope])
-	}
-	if sinks := l.string("sink_logits"); sinks != "" {
-		g.SinkLogits = elements[float32](r.buffers[sinks])
-	}
-	return g
-}
-
-func (r *replay) planOptions(name string) *PlanOptions {
-	if name == "" {
-		return nil
-	}
-	l := r.structOf("plan_options", name)
-	o := &PlanOptions{
-		HeadBudgets: numbers[uint32](l, "head_budgets"), LayerBudgets: numbers[float64](l, "layer_budgets"),
-	}
-	o.apply(l)
-	return o
-}
-
-func (r *replay) scoreJob(name string) ScoreJob {
-	l := r.structOf("score_job", name)
-	job := ScoreJob{
-		TokenCounts: r.memory(l.string("token_counts")), Inputs: r.inputs(l.string("inputs")),
-		Scores: r.memory(l.string("scores")),
-	}
-	job.apply(l)
-	if l.has("view") {
-		job.View = r.view(l.string("view"))
-	}
-	return job
-}
-
-func (r *replay) keepLists(name string) (lists KeepLists) {
-	if name == "" {
-		return lists
-	}
-	l := r.structOf("keep_lists", name)
-	lists.apply(l)
-	lists.Slots, lists.Counts = r.memory(l.string("slots")), r.memory(l.string("counts"))
-	return lists
-}
-
-func (r *replay) tokenRange(name string) (tokens TokenRange) {
-	tokens.apply(r.structOf("token_range", name))
-	return tokens
-}
-
-func (r *replay) edit(name string) (e Edit) {
-	e.apply(r.structOf("edit", name))
-	return e
-}
-
-func (r *replay) selectOptions(name string) *SelectOptions {
-	l := r.structOf("select_options", name)
-	o := &SelectOptions{
-		TokenCounts: r.memory(l.string("token_counts")), Scores: r.memory(l.string("scores")),
-		Protected: numbers[int32](l, "protected_slots"), Ranges: each(l, "ranges", r.tokenRange),
-	}
-	o.apply(l)
-	return o
-}
-
-func (r *replay) move(name string) Move {
-	l := r.structOf("move", name)
-	m := Move{
-		View: r.view(l.string("view")), TokenCounts: r.memory(l.string("token_counts")),
-		Keep: r.keepLists(l.string("keep")),
-	}
-	m.apply(l)
-	if to := l.string("destination"); to != "" {
-		m.Destination = m.View // a view is itself alone
-		if to != l.string("view") {
-			m.Destination = r.view(to)
-		}
-	}
-	return m
-}
-
-func (r *replay) rotation(name string) Rotation {
-	l := r.structOf("rotation", name)
-	job := Rotation{
-		View: r.view(l.string("view")), Offsets: r.memory(l.string("offsets")),
-		TokenCounts: r.memory(l.string("token_counts")),
-	}
-	job.apply(l)
-	return job
-}
-
-func (r *replay) attention(name string) Attention {
-	l := r.structOf("attention_job", name)
-	job := Attention{
-		View: r.view(l.string("view")), TokenCounts: r.memory(l.string("token_counts")),
-		Queries: r.plane(l.string("queries")), Out: r.plane(l.string("out")),
-		SinkLogits: r.memory(l.string("sink_logits")), RowLSE: r.planeOrNil(l.string("row_lse")),
-		AttentionSums: r.planeOrNil(l.string("attention_sums")),
-	}
-	job.apply(l)
-	return job
-}
-
-func (r *replay) layerScores(name string) LayerScores {
-	l := r.structOf("layer_scores", name)
-	scores := LayerScores{Scores: elements[float32](r.buffers[l.string("scores")])}
-	scores.apply(l)
-	return scores
-}
-
-func (r *replay) observation(name string) Observation {
-	l := r.structOf("observation", name)
-	return Observation{l.int("layer"), r.inputs(l.string("inputs"))}
-}
-
-func (r *replay) evictOptions(name string) *EvictOptions {
-	if name == "" {
-		return nil
-	}
-	l := r.structOf("evict_options", name)
-	o := &EvictOptions{
-		Protected: numbers[int32](l, "protected_positions"), Inputs: each(l, "inputs", r.inputs),
-		Undo: r.memory(l.string("undo")), Ranges: each(l, "ranges", r.tokenRange),
-		Destinations: each(l, "destinations", r.view),
-	}
-	o.apply(l)
-	return o
-}
-
-func (r *replay) positionLists(name string) [][]int32 {
-	if name == "-" {
-		return nil
-	}
-	var lists [][]int32
-	for _, list := range r.structOf("position_lists", name).list("positions", "/") {
-		lists = append(lists, numbers[int32](newLine("list of="+list), "of"))
-	}
-	return lists
-}
-
-func (r *replay) forkOptions(name string) *ForkOptions {
-	if name == "" {
-		return nil
-	}
-	l := r.structOf("fork_options", name)
-	return &ForkOptions{Plan: r.plans[l.string("plan")], Memory: r.memory(l.string("memory"))}
-}
-
-func (r *replay) pagedCacheOptions(name string) PagedCacheOptions {
-	l := r.structOf("paged_cache_options", name)
-	o := PagedCacheOptions{Memory: r.memory(l.string("memory"))}
-	o.apply(l)
-	return o
-}
-
-func (r *replay) pagedRows(name string) PagedRows {
-	l := r.structOf("paged_rows", name)
-	rows := PagedRows{K: r.plane(l.string("k")), V: r.plane(l.string("v"))}
-	rows.apply(l)
-	return rows
 }
 
 // What comes out, as text.

@@ -147,20 +147,6 @@ func TestContextRunsTheSIMDTargetItIsGiven(t *testing.T) {
 	fails(t, err, StatusInvalidArgument, `simd_target "MMX"`)
 }
 
-func TestVersionAndDevices(t *testing.T) {
-	if !regexp.MustCompile(`^\d+\.\d+\.\d+$`).MatchString(Version()) || ABIVersion() != 0 {
-		t.Error(Version(), ABIVersion())
-	}
-	must(t, CheckDevice(DeviceCPU))
-	same(t, "", ReasonNone.String())
-	if len(ReasonOpaqueKeys.String()) < 10 {
-		t.Error(ReasonOpaqueKeys.String())
-	}
-	budget, err := AutoBudget(2048, 1<<30)
-	must(t, err)
-	same(t, 1024, budget)
-}
-
 // Methods that the transcript does not reach, each with a test of its own.
 var apart = map[string]string{
 	"Context.Close":              "TestCloseTwice",

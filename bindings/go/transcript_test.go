@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net/url"
 	"os"
@@ -82,6 +83,8 @@ func (l *line) set(key string, field any) {
 		to.SetUint(uint64(l.int64(key)))
 	case to.CanFloat():
 		to.SetFloat(l.float(key))
+	case to.Kind() == reflect.String:
+		to.SetString(l.string(key))
 	default:
 		to.SetBool(l.flag(key))
 	}
@@ -191,24 +194,16 @@ func (b *buffer) hash() uint64 {
 // replay is the state of a script.
 type replay struct {
 	*testing.T
-	structs      map[string]*line
-	buffers      map[string]*buffer
-	contexts     map[string]*Context
-	policies     map[string]Policy
-	plans        map[string]*Plan
-	sequences    map[string]*Sequence
-	calibrations map[string]*Calibration
-	caches       map[string]*PagedCache
-	cached       map[string]*PagedSequence
-	lent         map[string]*View // of paged sequences
-	line         *line            // of the call
+	structs map[string]*line
+	buffers map[string]*buffer
+	handles map[string]any
+	lent    map[string]*View // of paged sequences
+	line    *line            // of the call
 }
 
 func newReplay(t *testing.T) *replay {
 	return &replay{
-		t, map[string]*line{}, map[string]*buffer{}, map[string]*Context{}, map[string]Policy{},
-		map[string]*Plan{}, map[string]*Sequence{}, map[string]*Calibration{}, map[string]*PagedCache{}, map[string]*PagedSequence{},
-		map[string]*View{}, nil,
+		t, map[string]*line{}, map[string]*buffer{}, map[string]any{}, map[string]*View{}, nil,
 	}
 }
 
@@ -368,16 +363,9 @@ func (r *replay) end() {
 	for _, name := range sortedKeys(r.structs) {
 		r.structs[name].checkUsed(r.T)
 	}
-	for _, s := range r.sequences {
-		must(r.T, s.Close())
-	}
-	for _, c := range r.calibrations {
-		must(r.T, c.Close())
-	}
-	for _, s := range r.cached {
-		must(r.T, s.Close())
-	}
-	for _, c := range r.caches {
-		must(r.T, c.Close())
+	for _, handle := range r.handles {
+		if open, ok := handle.(io.Closer); ok {
+			must(r.T, open.Close())
+		}
 	}
 }

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "bindings/transcript/line.h"
@@ -39,8 +40,18 @@ class Buffer {
   uint8_t* data_;
 };
 
+inline void Destroy(kvevict_context* p) { kvevict_context_destroy(p); }
+inline void Destroy(kvevict_policy* p) { kvevict_policy_destroy(p); }
+inline void Destroy(kvevict_plan* p) { kvevict_plan_destroy(p); }
+inline void Destroy(kvevict_sequence* p) { kvevict_sequence_destroy(p); }
+inline void Destroy(kvevict_calibration* p) { kvevict_calibration_destroy(p); }
+inline void Destroy(kvevict_paged_cache* p) { kvevict_paged_cache_destroy(p); }
+inline void Destroy(kvevict_paged_sequence* p) {
+  kvevict_paged_sequence_destroy(p);
+}
+
 /// Handles of one kind by name, destroyed at the end.
-template <class T, void (*Destroy)(T*)>
+template <class T>
 class Handles {
  public:
   ~Handles() {
@@ -68,6 +79,11 @@ Scratch MakeScratch(std::size_t bytes);
 class Objects {
   // Before the handles: it outlives them.
   std::map<std::string, std::unique_ptr<Buffer>> buffers_;
+  std::tuple<Handles<kvevict_context>, Handles<kvevict_policy>,
+             Handles<kvevict_plan>, Handles<kvevict_sequence>,
+             Handles<kvevict_calibration>, Handles<kvevict_paged_cache>,
+             Handles<kvevict_paged_sequence>>
+      handles_;
 
  public:
   explicit Objects(const Structs& structs) : structs_(structs) {}
@@ -116,13 +132,14 @@ class Objects {
     return memory->data();
   }
 
-  Handles<kvevict_context, kvevict_context_destroy> contexts;
-  Handles<kvevict_policy, kvevict_policy_destroy> policies;
-  Handles<kvevict_plan, kvevict_plan_destroy> plans;
-  Handles<kvevict_sequence, kvevict_sequence_destroy> sequences;
-  Handles<kvevict_calibration, kvevict_calibration_destroy> calibrations;
-  Handles<kvevict_paged_cache, kvevict_paged_cache_destroy> caches;
-  Handles<kvevict_paged_sequence, kvevict_paged_sequence_destroy> cached;
+  template <class T>
+  Handles<T>& all() {
+    return std::get<Handles<T>>(handles_);
+  }
+  template <class T>
+  static constexpr bool IsHandle() {
+    return requires(T * handle) { Destroy(handle); };
+  }
   std::map<std::string, kvevict_view> cached_views;
 
  private:

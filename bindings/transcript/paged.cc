@@ -1,94 +1,18 @@
 // Paged caches, and prompts that are read in chunks.
-#include "bindings/transcript/calls.h"
+#include "bindings/transcript/bind.h"
 
 namespace transcript {
 namespace {
 
-kvevict_paged_sequence* CachedOf(Line& l, Objects& o) {
-  return o.cached.Get(l.Text("cached"));
-}
-
-kvevict_status Bytes(Line& l, Objects& o, Results& out) {
-  std::size_t bytes = 0;
-  const auto status =
-      kvevict_paged_cache_bytes(o.plans.Get(l.Text("plan")),
-                                o.One<kvevict_paged_cache_options>(
-                                    "paged_cache_options", l.Text("options")),
-                                &bytes);
-  if (status == KVEVICT_OK) out.Add("bytes", bytes);
-  return status;
-}
-
-kvevict_status Create(Line& l, Objects& o, Results&) {
-  kvevict_paged_cache* cache = nullptr;
-  const auto status =
-      kvevict_paged_cache_create(o.plans.Get(l.Text("plan")),
-                                 o.One<kvevict_paged_cache_options>(
-                                     "paged_cache_options", l.Text("options")),
-                                 &cache);
-  const std::string name = l.Text("name");
-  if (status == KVEVICT_OK) o.caches.Put(name, cache);
-  return status;
-}
-
-kvevict_status Usage(Line& l, Objects& o, Results& out) {
-  kvevict_paged_cache_usage u = {};
-  u.struct_size = sizeof(u);
-  const auto status =
-      kvevict_paged_cache_get_usage(o.caches.Get(l.Text("cache")), &u);
-  out.AddAll("usage", u.n_sequences, u.n_blocks, u.n_free, u.n_shared,
-             u.n_slots, u.bytes, u.bytes_in_use, u.f32_bytes);
-  return status;
-}
-
-kvevict_status NewSequence(Line& l, Objects& o, Results&) {
-  kvevict_paged_sequence* made = nullptr;
-  const auto status =
-      kvevict_paged_sequence_create(o.caches.Get(l.Text("cache")), &made);
-  const std::string name = l.Text("name");
-  if (status == KVEVICT_OK) o.cached.Put(name, made);
-  return status;
-}
-
-kvevict_status Fork(Line& l, Objects& o, Results&) {
-  kvevict_paged_sequence* made = nullptr;
-  const auto status =
-      kvevict_paged_sequence_fork(CachedOf(l, o), &made, nullptr);
-  const std::string name = l.Text("name");
-  if (status == KVEVICT_OK) o.cached.Put(name, made);
-  return status;
-}
-
-kvevict_status Length(Line& l, Objects& o, Results& out) {
-  uint32_t slots = 0;
-  const auto status =
-      kvevict_paged_sequence_length(CachedOf(l, o), l.Count("layer"), &slots);
-  if (status == KVEVICT_OK) out.Add("slots", slots);
-  return status;
-}
-
 /// The view is then a name for other calls.
 kvevict_status View(Line& l, Objects& o, Results&) {
   kvevict_view view = KVEVICT_VIEW_INIT;
-  const auto status =
-      kvevict_paged_sequence_view(CachedOf(l, o), l.Count("layer"), &view);
+  const auto status = kvevict_paged_sequence_view(
+      o.all<kvevict_paged_sequence>().Get(l.Text("cached")), l.Count("layer"),
+      &view);
   const std::string name = l.Text("name");
   if (status == KVEVICT_OK) o.cached_views[name] = view;
   return status;
-}
-
-kvevict_status Write(Line& l, Objects& o, Results&) {
-  const auto rows = l.List("rows");
-  return kvevict_paged_sequence_write(
-      CachedOf(l, o), o.All<kvevict_paged_rows>("paged_rows", rows),
-      rows.size(), nullptr);
-}
-
-kvevict_status Read(Line& l, Objects& o, Results&) {
-  const auto rows = l.List("rows");
-  return kvevict_paged_sequence_read(
-      CachedOf(l, o), o.All<kvevict_paged_rows>("paged_rows", rows),
-      rows.size(), nullptr);
 }
 
 kvevict_status Evict(Line& l, Objects& o, Results& out) {
@@ -97,19 +21,8 @@ kvevict_status Evict(Line& l, Objects& o, Results& out) {
   const Scratch scratch = MakeScratch(l.Count("workspace"));
   const auto status = kvevict_paged_evict(items, names.size(), scratch.data,
                                           scratch.bytes, nullptr);
-  if (status != KVEVICT_OK) return status;
-  std::string reports;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    reports += (i == 0 ? "" : ",") + ReportOf(items[i].sequence);
-  }
-  out.Add("reports", reports);
+  if (status == KVEVICT_OK) out.Add("reports", ReportsOf(items, names.size()));
   return status;
-}
-
-kvevict_status Edit(Line& l, Objects& o, Results&) {
-  return kvevict_paged_edit(CachedOf(l, o), o.sequences.Get(l.Text("sequence")),
-                            o.One<kvevict_edit>("edit", l.Text("edit")),
-                            nullptr);
 }
 
 /// What a model would do for a chunk: it only remembers it.
@@ -131,7 +44,7 @@ kvevict_status Prefill(Line& l, Objects& o, Results& out) {
   kvevict_prefill_report r = {};
   r.struct_size = sizeof(r);
   const auto status = kvevict_sequence_prefill(
-      o.sequences.Get(l.Text("sequence")), &p, &r, nullptr);
+      o.all<kvevict_sequence>().Get(l.Text("sequence")), &p, &r, nullptr);
   if (status != KVEVICT_OK) return status;
   out.Add("chunks", chunks);
   out.AddAll("report", r.n_chunks, r.n_evictions, r.peak_tokens, r.peak_bytes,
@@ -143,41 +56,33 @@ kvevict_status Prefill(Line& l, Objects& o, Results& out) {
 
 void AddPaged(Calls* calls) {
   Calls& c = *calls;
-  c["paged_cache_bytes"] = Bytes;
-  c["paged_cache_create"] = Create;
-  c["paged_cache_destroy"] = [](Line& l, Objects& o, Results&) {
-    o.caches.End(l.Text("cache"));
-    return KVEVICT_OK;
-  };
-  c["paged_cache_get_usage"] = Usage;
-  c["paged_sequence_create"] = NewSequence;
-  c["paged_sequence_fork"] = Fork;
-  c["paged_sequence_destroy"] = [](Line& l, Objects& o, Results&) {
-    o.cached.End(l.Text("cached"));
-    return KVEVICT_OK;
-  };
-  c["paged_sequence_append"] = [](Line& l, Objects& o, Results&) {
-    return kvevict_paged_sequence_append(CachedOf(l, o), l.Count("n_tokens"),
-                                         nullptr);
-  };
-  c["paged_sequence_truncate"] = [](Line& l, Objects& o, Results&) {
-    return kvevict_paged_sequence_truncate(CachedOf(l, o),
-                                           l.Count("new_length"));
-  };
-  c["paged_sequence_fit"] = [](Line& l, Objects& o, Results&) {
-    return kvevict_paged_sequence_fit(CachedOf(l, o),
-                                      o.sequences.Get(l.Text("stored")));
-  };
-  c["paged_sequence_length"] = Length;
+  c["paged_cache_bytes"] =
+      Bind(kvevict_paged_cache_bytes, "plan options bytes");
+  c["paged_cache_create"] = Bind(kvevict_paged_cache_create, "plan options");
+  c["paged_cache_destroy"] = End<kvevict_paged_cache>("cache");
+  c["paged_cache_get_usage"] = Bind<kvevict_paged_cache_usage>(
+      kvevict_paged_cache_get_usage, "cache",
+      [](const kvevict_paged_cache_usage& u, Results& out) {
+        out.AddAll("usage", u.n_sequences, u.n_blocks, u.n_free, u.n_shared,
+                   u.n_slots, u.bytes, u.bytes_in_use, u.f32_bytes);
+      });
+  c["paged_sequence_create"] = Bind(kvevict_paged_sequence_create, "cache");
+  c["paged_sequence_fork"] = Bind(kvevict_paged_sequence_fork, "cached");
+  c["paged_sequence_destroy"] = End<kvevict_paged_sequence>("cached");
+  c["paged_sequence_append"] =
+      Bind(kvevict_paged_sequence_append, "cached n_tokens");
+  c["paged_sequence_truncate"] =
+      Bind(kvevict_paged_sequence_truncate, "cached new_length");
+  c["paged_sequence_fit"] = Bind(kvevict_paged_sequence_fit, "cached stored");
+  c["paged_sequence_length"] =
+      Bind(kvevict_paged_sequence_length, "cached layer slots");
   c["paged_sequence_view"] = View;
-  c["paged_sequence_own"] = [](Line& l, Objects& o, Results&) {
-    return kvevict_paged_sequence_own(CachedOf(l, o), l.Count("first_slot"),
-                                      nullptr);
-  };
-  c["paged_sequence_write"] = Write;
-  c["paged_sequence_read"] = Read;
+  c["paged_sequence_own"] =
+      Bind(kvevict_paged_sequence_own, "cached first_slot");
+  c["paged_sequence_write"] = Bind(kvevict_paged_sequence_write, "cached rows");
+  c["paged_sequence_read"] = Bind(kvevict_paged_sequence_read, "cached rows");
   c["paged_evict"] = Evict;
-  c["paged_edit"] = Edit;
+  c["paged_edit"] = Bind(kvevict_paged_edit, "cached sequence edit");
   c["sequence_prefill"] = Prefill;
 }
 

@@ -14,10 +14,8 @@ class Recorder {
  public:
   explicit Recorder(const Structs& structs) : objects_(structs) {
     AddTables(&calls_);
-    AddDoors(&calls_);
     AddSequences(&calls_);
     AddPaged(&calls_);
-    AddCalibrations(&calls_);
   }
 
   /// A line of a script. One that begins with "! " is a call that has to fail.

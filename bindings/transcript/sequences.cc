@@ -1,83 +1,31 @@
-// Sequences, and calls that serve many of them.
+// Sequences, calls that serve many of them, and calls without one.
 #include <cstring>
 
-#include "bindings/transcript/calls.h"
+#include "bindings/transcript/bind.h"
 
 namespace transcript {
 namespace {
 
 kvevict_sequence* SequenceOf(Line& l, Objects& o) {
-  return o.sequences.Get(l.Text("sequence"));
+  return o.all<kvevict_sequence>().Get(l.Text("sequence"));
 }
 
-kvevict_status Put(kvevict_status status, const std::string& name,
-                   kvevict_sequence* sequence, Objects& o) {
-  if (status == KVEVICT_OK) o.sequences.Put(name, sequence);
-  return status;
-}
-
-kvevict_status Create(Line& l, Objects& o, Results&) {
-  kvevict_sequence* sequence = nullptr;
+kvevict_status BudgetForMass(Line& l, Objects& o, Results& out) {
+  const auto names = l.List("layers");
+  const kvevict_layer_scores* layers =
+      o.All<kvevict_layer_scores>("layer_scores", names);
+  const auto* options =
+      o.One<kvevict_mass_options>("mass_options", l.Text("options"));
+  std::size_t rows = 0;
+  for (std::size_t i = 0; i < names.size(); ++i) rows += layers[i].n_rows;
+  std::size_t n = rows;
+  if (options->scope == KVEVICT_SCOPE_LAYER) n = names.size();
+  if (options->scope == KVEVICT_SCOPE_MODEL) n = rows > 0 ? 1 : 0;
+  std::vector<uint32_t> budgets(n);
   const auto status =
-      kvevict_sequence_create(o.plans.Get(l.Text("plan")), &sequence);
-  return Put(status, l.Text("name"), sequence, o);
-}
-
-kvevict_status BeginObserving(Line& l, Objects& o, Results&) {
-  const std::string memory = l.Text("memory");
-  return kvevict_sequence_begin_observing(
-      SequenceOf(l, o), o.Data<void>(memory), o.Length(memory));
-}
-
-kvevict_status Observe(Line& l, Objects& o, Results&) {
-  const auto shown = l.List("observations");
-  return kvevict_sequence_observe(
-      SequenceOf(l, o), o.All<kvevict_observation>("observation", shown),
-      shown.size(), l.Count("n_rows"), l.Count("first_position"), nullptr);
-}
-
-kvevict_status Start(Line& l, Objects& o, Results&) {
-  const auto layers = l.List("layers");
-  return kvevict_sequence_start(
-      SequenceOf(l, o), o.All<kvevict_position_lists>("position_lists", layers),
-      layers.size(), l.Count("n_tokens"), nullptr);
-}
-
-kvevict_status Fork(Line& l, Objects& o, Results&) {
-  kvevict_sequence* fork = nullptr;
-  const auto status = kvevict_sequence_fork(
-      SequenceOf(l, o),
-      o.One<kvevict_fork_options>("fork_options", l.Text("options")), &fork,
-      nullptr);
-  return Put(status, l.Text("name"), fork, o);
-}
-
-kvevict_status Save(Line& l, Objects& o, Results&) {
-  const kvevict_sequence* sequence = SequenceOf(l, o);
-  std::size_t length = 0;
-  kvevict_sequence_save(sequence, nullptr, 0, &length);
-  auto saved = std::make_unique<Buffer>("u8", length);
-  const auto status =
-      kvevict_sequence_save(sequence, saved->at<void>(), length, nullptr);
-  o.Put(l.Text("name"), std::move(saved));
-  return status;
-}
-
-kvevict_status Load(Line& l, Objects& o, Results&) {
-  const std::string data = l.Text("data");
-  return kvevict_sequence_load(SequenceOf(l, o), o.Data<void>(data),
-                               o.Length(data), nullptr);
-}
-
-kvevict_status Evict(Line& l, Objects& o, Results& out) {
-  kvevict_sequence* sequence = SequenceOf(l, o);
-  const auto views = l.List("views");
-  const Scratch scratch = MakeScratch(l.Count("workspace"));
-  const auto status = kvevict_sequence_evict(
-      sequence, o.All<kvevict_view>("view", views), views.size(),
-      o.One<kvevict_evict_options>("evict_options", l.Text("options")),
-      scratch.data, scratch.bytes, nullptr);
-  if (status == KVEVICT_OK) out.Add("report", ReportOf(sequence));
+      kvevict_budget_for_mass(o.all<kvevict_context>().Get(l.Text("context")),
+                              layers, names.size(), options, budgets.data(), n);
+  if (status == KVEVICT_OK) out.AddList("budgets", budgets.data(), n);
   return status;
 }
 
@@ -98,29 +46,6 @@ kvevict_status Report(Line& l, Objects& o, Results& out) {
   return status;
 }
 
-kvevict_status StoredLength(Line& l, Objects& o, Results& out) {
-  uint32_t length = 0;
-  const auto status = kvevict_sequence_stored_length(
-      SequenceOf(l, o), l.Count("layer"), l.Count("kv_head"), &length);
-  if (status == KVEVICT_OK) out.Add("length", length);
-  return status;
-}
-
-kvevict_status LogicalLength(Line& l, Objects& o, Results& out) {
-  uint32_t length = 0;
-  const auto status =
-      kvevict_sequence_logical_length(SequenceOf(l, o), &length);
-  out.Add("length", length);
-  return status;
-}
-
-kvevict_status ExactPrefix(Line& l, Objects& o, Results& out) {
-  uint32_t length = 0;
-  const auto status = kvevict_sequence_exact_prefix(SequenceOf(l, o), &length);
-  out.Add("length", length);
-  return status;
-}
-
 kvevict_status KeepPositions(Line& l, Objects& o, Results& out) {
   const kvevict_sequence* sequence = SequenceOf(l, o);
   const uint32_t layer = l.Count("layer");
@@ -137,24 +62,6 @@ kvevict_status KeepPositions(Line& l, Objects& o, Results& out) {
   return status;
 }
 
-kvevict_status PositionOfSlot(Line& l, Objects& o, Results& out) {
-  int32_t position = 0;
-  const auto status = kvevict_sequence_position_of_slot(
-      SequenceOf(l, o), l.Count("layer"), l.Count("kv_head"), l.Count("slot"),
-      &position);
-  if (status == KVEVICT_OK) out.Add("position", position);
-  return status;
-}
-
-kvevict_status SlotOfPosition(Line& l, Objects& o, Results& out) {
-  int32_t slot = 0;
-  const auto status = kvevict_sequence_slot_of_position(
-      SequenceOf(l, o), l.Count("layer"), l.Count("kv_head"),
-      l.Count("position"), &slot);
-  if (status == KVEVICT_OK) out.Add("slot", slot);
-  return status;
-}
-
 kvevict_status KeptSlots(Line& l, Objects& o, Results& out) {
   const auto views = l.List("views");
   std::vector<uint32_t> slots(views.size());
@@ -165,38 +72,8 @@ kvevict_status KeptSlots(Line& l, Objects& o, Results& out) {
   return status;
 }
 
-kvevict_status UndoBytes(Line& l, Objects& o, Results& out) {
-  const auto views = l.List("views");
-  std::size_t bytes = 0;
-  const auto status = kvevict_sequence_undo_bytes(
-      SequenceOf(l, o), o.All<kvevict_view>("view", views), views.size(),
-      &bytes);
-  if (status == KVEVICT_OK) out.Add("bytes", bytes);
-  return status;
-}
-
-kvevict_status Undo(Line& l, Objects& o, Results&) {
-  const auto views = l.List("views");
-  const std::string undo = l.Text("undo");
-  return kvevict_sequence_undo(SequenceOf(l, o),
-                               o.All<kvevict_view>("view", views), views.size(),
-                               o.Data<void>(undo), o.Length(undo), nullptr);
-}
-
-kvevict_status Edit(Line& l, Objects& o, Results&) {
-  const auto views = l.List("views");
-  return kvevict_sequence_edit(
-      SequenceOf(l, o), o.All<kvevict_view>("view", views), views.size(),
-      o.One<kvevict_edit>("edit", l.Text("edit")), nullptr);
-}
-
 /// The state itself: it lies in this process's memory.
-kvevict_status MemoryOf(Line& l, Objects& o, Results& out) {
-  kvevict_sequence_memory m = {};
-  m.struct_size = sizeof(m);
-  const auto status =
-      kvevict_sequence_memory_of(SequenceOf(l, o), l.Count("layer"), &m);
-  if (status != KVEVICT_OK) return status;
+void AddMemory(const kvevict_sequence_memory& m, Results& out) {
   out.AddAll("counts", m.n_lists, m.n_listed, m.n_sum_heads, m.sum_stride);
   const auto add = [&](const char* key, uint64_t address, std::size_t n) {
     out.AddList(key, reinterpret_cast<const uint32_t*>(address),
@@ -210,38 +87,14 @@ kvevict_status MemoryOf(Line& l, Objects& o, Results& out) {
   }
   add("listed_counts", m.listed_counts, m.n_lists);
   add("sums", m.sums, m.n_sum_heads * m.sum_stride);
+}
+
+kvevict_status Evict(Line& l, Objects& o, Results& out) {
+  static const Call evict =
+      Bind(kvevict_sequence_evict, "sequence views options workspace");
+  const kvevict_status status = evict(l, o, out);
+  if (status == KVEVICT_OK) out.Add("report", ReportOf(SequenceOf(l, o)));
   return status;
-}
-
-kvevict_status AppendAll(Line& l, Objects& o, Results&) {
-  const auto items = l.List("items");
-  return kvevict_sequences_append(
-      o.All<kvevict_sequence_tokens>("sequence_tokens", items), items.size(),
-      nullptr);
-}
-
-kvevict_status TrimAllTo(Line& l, Objects& o, Results&) {
-  const auto items = l.List("items");
-  return kvevict_sequences_trim_to(
-      o.All<kvevict_sequence_length>("sequence_length", items), items.size(),
-      nullptr);
-}
-
-kvevict_status ObserveAll(Line& l, Objects& o, Results&) {
-  const auto items = l.List("items");
-  return kvevict_sequences_observe(
-      o.All<kvevict_sequence_observations>("sequence_observations", items),
-      items.size(), nullptr);
-}
-
-kvevict_status WorkspaceOfAll(Line& l, Objects& o, Results& out) {
-  const auto items = l.List("items");
-  kvevict_workspace w = KVEVICT_WORKSPACE_INIT;
-  return AddWorkspace(
-      kvevict_sequences_workspace(
-          o.All<kvevict_sequence_eviction>("sequence_eviction", items),
-          items.size(), &w),
-      w, out);
 }
 
 kvevict_status EvictAll(Line& l, Objects& o, Results& out) {
@@ -251,12 +104,7 @@ kvevict_status EvictAll(Line& l, Objects& o, Results& out) {
   const Scratch scratch = MakeScratch(l.Count("workspace"));
   const auto status = kvevict_sequences_evict(items, names.size(), scratch.data,
                                               scratch.bytes, nullptr);
-  if (status != KVEVICT_OK) return status;
-  std::string reports;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    reports += (i == 0 ? "" : ",") + ReportOf(items[i].sequence);
-  }
-  out.Add("reports", reports);
+  if (status == KVEVICT_OK) out.Add("reports", ReportsOf(items, names.size()));
   return status;
 }
 
@@ -278,54 +126,63 @@ std::string ReportOf(const kvevict_sequence* sequence) {
 
 void AddSequences(Calls* calls) {
   Calls& c = *calls;
-  c["sequence_create"] = Create;
-  c["sequence_destroy"] = [](Line& l, Objects& o, Results&) {
-    o.sequences.End(l.Text("sequence"));
-    return KVEVICT_OK;
-  };
-  c["sequence_reset"] = [](Line& l, Objects& o, Results&) {
-    return kvevict_sequence_reset(SequenceOf(l, o), nullptr);
-  };
-  c["sequence_begin_observing"] = BeginObserving;
-  c["sequence_end_observing"] = [](Line& l, Objects& o, Results&) {
-    return kvevict_sequence_end_observing(SequenceOf(l, o));
-  };
-  c["sequence_observe"] = Observe;
-  c["sequence_append"] = [](Line& l, Objects& o, Results&) {
-    return kvevict_sequence_append(SequenceOf(l, o), l.Count("n_tokens"),
-                                   nullptr);
-  };
-  c["sequence_end_prompt"] = [](Line& l, Objects& o, Results&) {
-    return kvevict_sequence_end_prompt(SequenceOf(l, o));
-  };
-  c["sequence_trim_to"] = [](Line& l, Objects& o, Results&) {
-    return kvevict_sequence_trim_to(SequenceOf(l, o), l.Count("new_length"),
-                                    nullptr);
-  };
-  c["sequence_replayed"] = [](Line& l, Objects& o, Results&) {
-    return kvevict_sequence_replayed(SequenceOf(l, o), l.Count("n_tokens"));
-  };
-  c["sequence_start"] = Start;
-  c["sequence_fork"] = Fork;
-  c["sequence_save"] = Save;
-  c["sequence_load"] = Load;
+  c["view_validate"] = Bind(kvevict_view_validate, "view n_tokens");
+  c["score"] = Bind(kvevict_score, "plan jobs workspace");
+  c["select"] = Bind(kvevict_select, "context options keep workspace");
+  c["select_workspace"] =
+      BindSize(kvevict_select_workspace, "context n_tokens n_lists");
+  c["compact"] = Bind(kvevict_compact, "context moves workspace");
+  c["compact_workspace"] = BindSize(kvevict_compact_workspace, "context moves");
+  c["reorder"] = Bind(kvevict_reorder, "context moves workspace");
+  c["reorder_workspace"] = BindSize(kvevict_reorder_workspace, "context moves");
+  c["rotate"] = Bind(kvevict_rotate, "plan rotations");
+  c["attend"] = Bind(kvevict_attend, "context jobs workspace");
+  c["attend_workspace"] = BindSize(kvevict_attend_workspace, "context jobs");
+  c["budget_for_mass"] = BudgetForMass;
+
+  c["sequence_create"] = Bind(kvevict_sequence_create, "plan");
+  c["sequence_destroy"] = End<kvevict_sequence>("sequence");
+  c["sequence_reset"] = Bind(kvevict_sequence_reset, "sequence");
+  c["sequence_begin_observing"] =
+      Bind(kvevict_sequence_begin_observing, "sequence memory");
+  c["sequence_end_observing"] =
+      Bind(kvevict_sequence_end_observing, "sequence");
+  c["sequence_observe"] = Bind(kvevict_sequence_observe,
+                               "sequence observations n_rows first_position");
+  c["sequence_append"] = Bind(kvevict_sequence_append, "sequence n_tokens");
+  c["sequence_end_prompt"] = Bind(kvevict_sequence_end_prompt, "sequence");
+  c["sequence_trim_to"] = Bind(kvevict_sequence_trim_to, "sequence new_length");
+  c["sequence_replayed"] = Bind(kvevict_sequence_replayed, "sequence n_tokens");
+  c["sequence_start"] =
+      Bind(kvevict_sequence_start, "sequence layers n_tokens");
+  c["sequence_fork"] = Bind(kvevict_sequence_fork, "sequence options");
+  c["sequence_save"] = SaveAs(kvevict_sequence_save, "sequence");
+  c["sequence_load"] = Bind(kvevict_sequence_load, "sequence data");
   c["sequence_evict"] = Evict;
   c["sequence_report"] = Report;
-  c["sequence_stored_length"] = StoredLength;
-  c["sequence_logical_length"] = LogicalLength;
-  c["sequence_exact_prefix"] = ExactPrefix;
+  c["sequence_stored_length"] =
+      Bind(kvevict_sequence_stored_length, "sequence layer kv_head length");
+  c["sequence_logical_length"] =
+      Bind(kvevict_sequence_logical_length, "sequence length");
+  c["sequence_exact_prefix"] =
+      Bind(kvevict_sequence_exact_prefix, "sequence length");
   c["sequence_keep_positions"] = KeepPositions;
-  c["sequence_position_of_slot"] = PositionOfSlot;
-  c["sequence_slot_of_position"] = SlotOfPosition;
+  c["sequence_position_of_slot"] = Bind(kvevict_sequence_position_of_slot,
+                                        "sequence layer kv_head slot position");
+  c["sequence_slot_of_position"] = Bind(kvevict_sequence_slot_of_position,
+                                        "sequence layer kv_head position slot");
   c["sequence_kept_slots"] = KeptSlots;
-  c["sequence_undo_bytes"] = UndoBytes;
-  c["sequence_undo"] = Undo;
-  c["sequence_edit"] = Edit;
-  c["sequence_memory_of"] = MemoryOf;
-  c["sequences_append"] = AppendAll;
-  c["sequences_trim_to"] = TrimAllTo;
-  c["sequences_observe"] = ObserveAll;
-  c["sequences_workspace"] = WorkspaceOfAll;
+  c["sequence_undo_bytes"] =
+      Bind(kvevict_sequence_undo_bytes, "sequence views bytes");
+  c["sequence_undo"] = Bind(kvevict_sequence_undo, "sequence views undo");
+  c["sequence_edit"] = Bind(kvevict_sequence_edit, "sequence views edit");
+  c["sequence_memory_of"] = Bind<kvevict_sequence_memory>(
+      kvevict_sequence_memory_of, "sequence layer", AddMemory);
+
+  c["sequences_append"] = Bind(kvevict_sequences_append, "items");
+  c["sequences_trim_to"] = Bind(kvevict_sequences_trim_to, "items");
+  c["sequences_observe"] = Bind(kvevict_sequences_observe, "items");
+  c["sequences_workspace"] = BindSize(kvevict_sequences_workspace, "items");
   c["sequences_evict"] = EvictAll;
 }
 

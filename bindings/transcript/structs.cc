@@ -79,9 +79,10 @@ const void* Objects::PointerTo(const std::string& type, Line& line,
   const std::string pointee = type.substr(0, type.size() - 1);
   *length = parts.size();
   if (structs_.count(pointee) != 0) return Build(pointee, parts);
-  if (pointee == "kvevict_sequence") return sequences.Get(text);
-  if (pointee == "kvevict_plan") return plans.Get(text);
-  if (pointee == "kvevict_paged_sequence") return cached.Get(text);
+  if (pointee == "kvevict_sequence") return all<kvevict_sequence>().Get(text);
+  if (pointee == "kvevict_plan") return all<kvevict_plan>().Get(text);
+  if (pointee == "kvevict_paged_sequence")
+    return all<kvevict_paged_sequence>().Get(text);
   if (pointee == "char") return Keep(1, text)->c_str();
   if (!IsNumber(text)) {
     *length = Length(text);

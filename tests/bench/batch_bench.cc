@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <optional>
-#include <stdexcept>
 #include <vector>
 
 #include "kvevict/batch.h"
@@ -102,18 +101,14 @@ void BenchShape(Session& session, const Shape& shape) {
       fmt::format("batch of {}, {} layers, {} tokens: {}", shape.n_sequences,
                   shape.n_layers, shape.n_tokens,
                   shape.evicts ? "each evicts one" : "none evicts");
-  if (!session.wants(name)) return;
-  session.announce(name);
+  if (!session.Begins(name)) return;
   Requests requests(session.simd.name, shape);
-  Row& row = session.report.AddRow(name, 1, "sequence/s");
-  Comparison& single = row.Against("time of single calls");
-  Repeat(session, [&](bool measured) {
-    const Timing one = TimeCalls([&] { requests.Single(); }, kMinSeconds);
-    const Timing all = TimeCalls([&] { requests.Batch(); }, kMinSeconds);
-    if (!measured) return;
-    row.Add(all, shape.n_sequences);
-    single.ratio.Add(all.cpu / one.cpu);
-  });
+  MeasureBeside(
+      session, name, "sequence/s", shape.n_sequences,
+      {"time of single calls", std::nullopt,
+       [&] { return TimeCalls([&] { requests.Single(); }, kMinSeconds); },
+       true},
+      [&] { return TimeCalls([&] { requests.Batch(); }, kMinSeconds); });
 }
 
 }  // namespace

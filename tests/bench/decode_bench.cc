@@ -197,12 +197,10 @@ class Decoder {
 
 void BenchCase(Session& session, const Shape& shape, const Case& c) {
   const std::string name = fmt::format("decode step {}", c.name);
-  if (!session.wants(name)) return;
-  session.announce(name);
+  if (!session.Begins(name)) return;
   Decoder decoder(session, shape, c);
   Row& row = session.report.AddRow(name, 1, "step/s");
-  Comparison& share = row.Against("the step's attention",
-                                  session.smoke ? std::nullopt : c.goal);
+  Comparison& share = row.Against("the step's attention", session.Aim(c.goal));
   Comparison& read = row.Against("attention: its reads of memory at the limit");
   Repeat(session, [&](bool measured) {
     const double bytes = session.limits.ReadBytes(1);

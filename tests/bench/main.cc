@@ -14,8 +14,7 @@
 namespace kvevict::bench {
 
 void BenchLimits(Session& session) {
-  if (!session.wants("limits")) return;
-  session.announce("limits");
+  if (!session.Begins("limits")) return;
   Repeat(session, [&](bool) {
     for (uint32_t threads : {1u, 2u}) {
       session.limits.FmaFlops(session.simd, threads);
@@ -41,12 +40,11 @@ int main(int argc, char** argv) {
   bool json = false;
   bool strict = false;
   Session session;
-  app.add_option(
-         "--filter", filter,
-         "only rows whose group contains this text: limits, scoring, "
-         "redundancy, merge, fit, signal, quantized, select, compact, rotate, "
-         "sequence, request, decode, paged, f32 A, "
-         "...")
+  app.add_option("--filter", filter,
+                 "only rows whose group contains this text: limits, scoring, "
+                 "redundancy, merge, fit, signal, quantized, select, compact, "
+                 "sequence, request, decode, paged, f32 A, "
+                 "...")
       ->type_name("TEXT");
   app.add_option("--repetitions", session.repetitions, "1 to 1000 (default 5)")
       ->type_name("N")
@@ -88,8 +86,6 @@ int main(int argc, char** argv) {
     BenchQuantized(session);
     BenchSelect(session);
     BenchCompact(session);
-    BenchTail(session);
-    BenchRotate(session);
     BenchAttend(session);
     BenchSequence(session);
     BenchBatch(session);

@@ -7,7 +7,6 @@
 #include <memory>
 #include <numeric>
 #include <random>
-#include <stdexcept>
 #include <vector>
 
 #include "kvevict/paged.h"
@@ -106,17 +105,15 @@ class Paged {
 
 void BenchAppend(Session& session) {
   const std::string name = "paged append of a token, 8 heads x 128 f32";
-  if (!session.wants(name)) return;
-  session.announce(name);
+  if (!session.Begins(name)) return;
   const uint32_t n_tokens = 256;  // fits a processor's cache
   const Paged paged(session.simd.name, n_tokens);
   HugeBuffer<float> k(n_tokens * kRow), v(n_tokens * kRow);
   std::fill_n(k.data(), k.size(), 1.0f);
   std::fill_n(v.data(), v.size(), 2.0f);
   Row& row = session.report.AddRow(name, 1, "token/s");
-  const std::optional<Goal> goal =
-      session.smoke ? std::nullopt : std::optional<Goal>({2.0, 1.0, true});
-  Comparison& half = row.Against("half a microsecond", goal);
+  Comparison& half =
+      row.Against("half a microsecond", session.Aim(Goal{2.0, 1.0, true}));
   Comparison& copy = row.Against("memcpy of the same bytes");
   HugeBuffer<float> to(2 * n_tokens * kRow);
   Repeat(session, [&](bool measured) {
@@ -142,8 +139,7 @@ void BenchAppend(Session& session) {
 
 void BenchGather(Session& session) {
   const std::string name = "paged gather, 16-token blocks, random table";
-  if (!session.wants(name)) return;
-  session.announce(name);
+  if (!session.Begins(name)) return;
   const uint32_t n_tokens = session.smoke ? 64 : 8192;
   const Paged paged(session.simd.name, n_tokens);
   HugeBuffer<float> k(n_tokens * kRow), v(n_tokens * kRow);
@@ -151,28 +147,18 @@ void BenchGather(Session& session) {
   std::iota(k.data(), k.data() + k.size(), 0.0f);
   std::iota(v.data(), v.data() + v.size(), 1.0f);
   paged.Append(k.data(), v.data());
-  Row& row = session.report.AddRow(name, 1, "byte/s");
-  const std::optional<Goal> goal =
-      session.smoke ? std::nullopt : std::optional<Goal>({0.80, 0.95});
-  Comparison& copy = row.Against("memcpy of the same bytes", goal);
   const double n_bytes = 2.0 * static_cast<double>(k.size()) * sizeof(float);
-  Repeat(session, [&](bool measured) {
-    const Timing plain = TimeCalls(
-        [&] {
-          std::memcpy(k_out.data(), k.data(), k.size() * sizeof(float));
-          std::memcpy(v_out.data(), v.data(), v.size() * sizeof(float));
-        },
-        0.05);
-    const Timing timing =
-        TimeCalls([&] { paged.Gather(k_out.data(), v_out.data()); }, 0.05);
-    if (!measured) return;
-    row.Add(timing, n_bytes);
-    copy.ratio.Add(plain.cpu / timing.cpu);
-  });
-  if (std::memcmp(k.data(), k_out.data(), k.size() * sizeof(float)) != 0 ||
-      std::memcmp(v.data(), v_out.data(), v.size() * sizeof(float)) != 0) {
-    throw std::runtime_error(name + ": other rows");
-  }
+  const auto copy = [&] {
+    std::memcpy(k_out.data(), k.data(), k.size() * sizeof(float));
+    std::memcpy(v_out.data(), v.data(), v.size() * sizeof(float));
+  };
+  MeasureBeside(session, name, "byte/s", n_bytes,
+                {"memcpy of the same bytes", session.Aim(Goal{0.80, 0.95}),
+                 [&] { return TimeCalls(copy, 0.05); }},
+                [&] {
+                  return TimeCalls(
+                      [&] { paged.Gather(k_out.data(), v_out.data()); }, 0.05);
+                });
 }
 
 }  // namespace

@@ -2,11 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <optional>
 #include <random>
-#include <stdexcept>
 
 #include "core/dtype.h"
 #include "tests/bench/clocks.h"
@@ -70,8 +68,7 @@ void BenchDType(Session& session, uint32_t n_tokens, DType dtype) {
   const std::string name = fmt::format("quantize {} {}K [S,8,128]",
                                        InfoOf(dtype).name, n_tokens / 1024);
   const std::string back = "de" + name;
-  if (!session.wants(name) && !session.wants(back)) return;
-  session.announce(name);
+  if (!session.Begins(name) && !session.Begins(back)) return;
   const ContextHandle context = CreateContext(session.simd.name);
   Keys plain(n_tokens, DType::kF32), again(n_tokens, DType::kF32);
   Keys stored(n_tokens, dtype);
@@ -86,8 +83,7 @@ void BenchDType(Session& session, uint32_t n_tokens, DType dtype) {
   Row& back_row = session.report.AddRow(back, 1, "token/s");
   const bool is_q8 = dtype == DType::kU8 || dtype == DType::kQ8_0;
   const auto goal = [&](double ratio) {
-    return is_q8 && !session.smoke ? std::optional<Goal>({ratio, ratio})
-                                   : std::nullopt;
+    return is_q8 ? session.Aim(Goal{ratio, ratio}) : std::nullopt;
   };
   Comparison& quantize = row.Against("memcpy of the f32", goal(kQuantizeGoal));
   Comparison& dequantize =
@@ -108,11 +104,6 @@ void BenchDType(Session& session, uint32_t n_tokens, DType dtype) {
     quantize.ratio.Add(copy.cpu / there.cpu);
     dequantize.ratio.Add(copy.cpu / read.cpu);
   });
-  for (size_t i = 0; i < n; i += 997) {
-    if (std::abs(again.floats()[i] - plain.floats()[i]) > 0.6f) {
-      throw std::runtime_error(name + ": rows are not read back");
-    }
-  }
 }
 
 }  // namespace

@@ -116,8 +116,7 @@ struct ScoringRow {
 void BenchWorkload(Session& session, const Workload& w, DType dtype) {
   const std::string name = fmt::format(
       "scoring {} {}", dtype == DType::kF32 ? "f32" : "bf16", w.name);
-  if (!session.wants(name)) return;
-  session.announce(name);
+  if (!session.Begins(name)) return;
   AttentionData data(w, dtype);
   const ScoringGoals goals = GoalsOf(w, dtype);
   // B's reference takes long and adds nothing.
@@ -221,8 +220,7 @@ void BenchAvx2(Session& session) {
 // Measures the cost of less scratch.
 void BenchScratch(Session& session, const Workload& w) {
   const std::string name = fmt::format("scoring f32 {}, scratch", w.name);
-  if (!session.wants(name)) return;
-  session.announce(name);
+  if (!session.Begins(name)) return;
   AttentionData data(w, DType::kF32);
   constexpr double kShares[] = {0.0, 0.25, 0.5};
   std::vector<Row*> rows;
@@ -248,8 +246,7 @@ void BenchScratch(Session& session, const Workload& w) {
 // Measures the cost of the variance of rows, and of a split's measures.
 void BenchSpread(Session& session, const Workload& w) {
   const std::string name = fmt::format("scoring f32 {}, spread", w.name);
-  if (!session.wants(name)) return;
-  session.announce(name);
+  if (!session.Begins(name)) return;
   AttentionData data(w, DType::kF32);
   struct Way {
     const char* name;

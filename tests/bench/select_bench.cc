@@ -7,9 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "core/kernels/head_split.h"
 #include "core/kernels/pool1d.h"
-#include "core/kernels/topk.h"
 #include "kvevict/experimental.h"
 #include "tests/bench/plans.h"
 #include "tests/bench/reference.h"
@@ -61,8 +59,7 @@ constexpr double kMinSeconds = 3e-3;
 void BenchPoolAndSelect(Session& session, const Workload& w,
                         std::optional<Goal> goal) {
   const std::string name = fmt::format("pool + select {}", w.name);
-  if (!session.wants(name)) return;
-  session.announce(name);
+  if (!session.Begins(name)) return;
   AttentionData data(w, DType::kF32);
   Selector selector(session.simd,
                     fmt::format("snapkv:budget={},sink=4,window={},pool=avg7",
@@ -85,15 +82,12 @@ void BenchPoolAndSelect(Session& session, const Workload& w,
     selector.Select(scores.data(), scores.size());
   };
 
-  Row& row = session.report.AddRow(name, 1, "score/s");
-  Comparison& share = row.Against("time of scoring f32, 1 thread", goal);
-  Repeat(session, [&](bool measured) {
-    const Timing scoring = data.Score(session.simd, KeyLayout::kTokenMajor, 1);
-    const Timing timing = TimeCalls(pool_and_select, kMinSeconds);
-    if (!measured) return;
-    row.Add(timing, static_cast<double>(scores.size()));
-    share.ratio.Add(timing.cpu / scoring.cpu);
-  });
+  const auto score = [&] {
+    return data.Score(session.simd, KeyLayout::kTokenMajor, 1);
+  };
+  MeasureBeside(session, name, "score/s", static_cast<double>(scores.size()),
+                {"time of scoring f32, 1 thread", goal, score, true},
+                [&] { return TimeCalls(pool_and_select, kMinSeconds); });
 }
 
 // Sets of scores take turns: branch predictors learn a single one by heart, which
@@ -122,8 +116,7 @@ void BenchSelectAlone(Session& session, uint32_t n_tokens, uint32_t budget,
                       std::optional<Goal> goal) {
   const std::string name =
       fmt::format("select {} of {}, random scores", budget, n_tokens);
-  if (!session.wants(name)) return;
-  session.announce(name);
+  if (!session.Begins(name)) return;
   constexpr uint32_t kSets = 64;
   ScoreSets sets(n_tokens, kSets);
   Selector selector(session.simd,
@@ -151,63 +144,19 @@ void BenchSelectAlone(Session& session, uint32_t n_tokens, uint32_t budget,
     }
   }
 
-  Row& row = session.report.AddRow(name, 1, "score/s");
-  Comparison& by_nth_element = row.Against("nth_element select", goal);
-  Repeat(session, [&](bool measured) {
-    const Timing timing = time_sets(
-        [&](const float* scores) { selector.Select(scores, n_tokens); });
-    const double nth_element_seconds = time_sets(nth_element).cpu;
-    if (!measured) return;
-    row.Add(timing, n_tokens);
-    by_nth_element.ratio.Add(nth_element_seconds / timing.cpu);
-  });
-}
-
-// Counts the keys that each of a layer's heads keeps in a contest, beside selecting them.
-void BenchHeadSplit(Session& session, uint32_t n_heads, uint32_t n_tokens,
-                    uint32_t budget) {
-  const std::string name = fmt::format("share {} of {} x {}, adaptive heads",
-                                       n_heads * budget, n_heads, n_tokens);
-  if (!session.wants(name)) return;
-  session.announce(name);
-  std::mt19937_64 engine(2);
-  std::vector<uint32_t> keys(size_t{n_heads} * n_tokens);
-  for (uint32_t& key : keys) key = static_cast<uint32_t>(engine() >> 32);
-  std::vector<uint32_t> counts(n_heads);
-  std::vector<uint32_t> scratch(n_heads);
-  std::vector<int32_t> places(n_tokens);
-  const HeadContest contest{.keys = keys.data(),
-                            .tokens = n_tokens,
-                            .n_lists = n_heads,
-                            .budget = budget,
-                            .together = uint64_t{n_heads} * budget,
-                            .most = n_tokens,
-                            .counts = counts.data(),
-                            .scratch = scratch.data(),
-                            .scratch_stride = 1};
-  const auto count = [&] { CountWinners(session.simd, contest, budget / 5); };
-  const auto select = [&] {
-    for (uint32_t head = 0; head < n_heads; ++head) {
-      SelectTopK(session.simd, &keys[size_t{head} * n_tokens], n_tokens,
-                 counts[head], Tie::kLower, places.data());
-    }
+  const auto select = [&](const float* scores) {
+    selector.Select(scores, n_tokens);
   };
-  Row& row = session.report.AddRow(name, 1, "score/s");
-  Comparison& share = row.Against("time of selecting them");
-  Repeat(session, [&](bool measured) {
-    const Timing timing = TimeCalls(count, kMinSeconds);
-    const Timing selecting = TimeCalls(select, kMinSeconds);
-    if (!measured) return;
-    row.Add(timing, static_cast<double>(keys.size()));
-    share.ratio.Add(timing.cpu / selecting.cpu);
-  });
+  MeasureBeside(
+      session, name, "score/s", n_tokens,
+      {"nth_element select", goal, [&] { return time_sets(nth_element); }},
+      [&] { return time_sets(select); });
 }
 
 }  // namespace
 
 void BenchSelect(Session& session) {
   if (session.smoke) {
-    BenchHeadSplit(session, 2, 500, 50);
     BenchPoolAndSelect(session, kSmoke, std::nullopt);
     BenchSelectAlone(session, 500, 50, std::nullopt);
     return;
@@ -219,7 +168,6 @@ void BenchSelect(Session& session) {
     BenchSelectAlone(session, w.n_tokens, w.budget, Goal{8, 17});
   }
   BenchSelectAlone(session, kC.n_tokens, kC.budget, std::nullopt);
-  BenchHeadSplit(session, kA.n_kv_heads, kA.n_tokens, kA.budget);
 }
 
 }  // namespace kvevict::bench

@@ -166,15 +166,13 @@ std::optional<Goal> GoalOf(const Session& session,
         KVEVICT_INPUT_QUERY_CENTERS}) {
     keys_alone = keys_alone && !Needs(policy, input);
   }
-  if (session.smoke || !keys_alone) return std::nullopt;
-  return Goal{0.5, 0.7};
+  return keys_alone ? session.Aim(Goal{0.5, 0.7}) : std::nullopt;
 }
 
 void BenchPolicy(Session& session, const Workload& w, const char* policy,
                  std::optional<Layer>& made_layer) {
   const std::string name = fmt::format("signal {} bf16 {}", policy, w.name);
-  if (!session.wants(name)) return;
-  session.announce(name);
+  if (!session.Begins(name)) return;
   if (!made_layer) made_layer.emplace(w, DType::kBF16);
   const Scorer scorer(session, *made_layer, policy);
   Row& row = session.report.AddRow(name, 1, "token/s");
@@ -197,22 +195,17 @@ void BenchDType(Session& session, const Workload& w, const char* policy,
                 DType dtype) {
   const std::string name =
       fmt::format("quantized {} {} {}", policy, InfoOf(dtype).name, w.name);
-  if (!session.wants(name)) return;
-  session.announce(name);
+  if (!session.Begins(name)) return;
   Layer plain(w, DType::kF32), quantized(w, dtype);
   const Scorer of_f32(session, plain, policy),
       of_codes(session, quantized, policy);
-  Row& row = session.report.AddRow(name, 1, "token/s");
-  Comparison& against = row.Against("f32 keys");
-  Repeat(session, [&](bool measured) {
+  const auto score = [&](const Scorer& scorer) {
     session.limits.EvictCaches();
-    const Timing of_plain = of_f32.Score();
-    session.limits.EvictCaches();
-    const Timing timing = of_codes.Score();
-    if (!measured) return;
-    row.Add(timing, w.n_tokens);
-    against.ratio.Add(of_plain.cpu / timing.cpu);
-  });
+    return scorer.Score();
+  };
+  MeasureBeside(session, name, "token/s", w.n_tokens,
+                {"f32 keys", std::nullopt, [&] { return score(of_f32); }},
+                [&] { return score(of_codes); });
 }
 
 }  // namespace

@@ -2,10 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <random>
-#include <stdexcept>
 #include <vector>
 
 #include "tests/bench/clocks.h"
@@ -56,7 +54,6 @@ class Layer {
     Check(kvevict_sequence_evict(sequence_.get(), &view_, 1, &options,
                                  workspace_.data(), workspace_.bytes, nullptr));
   }
-  const HugeBuffer<float>& rows() const { return rows_; }
 
  private:
   static kvevict_plane BlocksOf(const float* data) {
@@ -81,23 +78,15 @@ void BenchTables(Session& session) {
   const uint32_t n_tokens = session.smoke ? 64 : 8192;
   const std::string name = fmt::format(
       "paged eviction by table, {} tokens to half, 16-token blocks", n_tokens);
-  if (!session.wants(name)) return;
-  session.announce(name);
+  if (!session.Begins(name)) return;
   const Layer layer(session.simd.name, n_tokens);
-  Row& row = session.report.AddRow(name, 1, "eviction/s");
-  Comparison& moving = row.Against("the same by moving rows");
-  const HugeBuffer<float>& rows = layer.rows();
-  Repeat(session, [&](bool measured) {
-    const Timing moves = TimeCalls([&] { layer.Evict(false); }, 0.05);
-    const std::vector<float> before(rows.data(), rows.data() + rows.size());
-    const Timing timing = TimeCalls([&] { layer.Evict(true); }, 0.05);
-    if (!std::equal(before.begin(), before.end(), rows.data())) {
-      throw std::runtime_error(name + ": rows have moved");
-    }
-    if (!measured) return;
-    row.Add(timing, 1);
-    moving.ratio.Add(moves.cpu / timing.cpu);
-  });
+  const auto evict = [&](bool by_table) {
+    return TimeCalls([&] { layer.Evict(by_table); }, 0.05);
+  };
+  MeasureBeside(
+      session, name, "eviction/s", 1,
+      {"the same by moving rows", std::nullopt, [&] { return evict(false); }},
+      [&] { return evict(true); });
 }
 
 }  // namespace kvevict::bench

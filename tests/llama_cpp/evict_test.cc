@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "tests/llama_cpp/query_statistics.h"
 #include "tests/llama_cpp/session.h"
 
 namespace kvevict::tests {
@@ -77,17 +77,6 @@ std::vector<uint8_t> PartialState(Session& session) {
   llama_state_seq_get_data_ext(session.ctx(), state.data(), state.size(), 0,
                                flag);
   return state;
-}
-
-// The application's callback finds the cache's tensors.
-using Tensors = std::map<std::string, const ggml_tensor*>;
-bool FindCaches(ggml_tensor* node, bool, void* found) {
-  for (const ggml_tensor* t = node; t != nullptr; t = t->view_src) {
-    if (std::strncmp(t->name, "cache_", 6) == 0 && t->view_src == nullptr) {
-      (*static_cast<Tensors*>(found))[t->name] = t;
-    }
-  }
-  return false;
 }
 
 using Row = std::vector<uint8_t>;
@@ -187,7 +176,7 @@ Test(llama_evict, moves_the_rows_of_each_head) {
     const bool latent = c.model.arch == "deepseek2";
     const uint32_t n_heads = latent ? 1 : c.model.n_kv_heads;
     Tensors tensors;
-    c.options.callback = &FindCaches;
+    c.options.callback = &CaptureTensors;
     c.options.callback_data = &tensors;
     for (const auto way : {KVEVICT_LLAMA_WAY_AUTO, KVEVICT_LLAMA_WAY_STATE}) {
       tensors.clear();
@@ -204,7 +193,8 @@ Test(llama_evict, moves_the_rows_of_each_head) {
         return result;
       };
       for (const auto& [name, tensor] : tensors) {
-        if (tensor->ne[1] < 180) continue;  // a sliding window's
+        // A sliding window's cache is smaller.
+        if (!name.starts_with("cache_") || tensor->ne[1] < 180) continue;
         for (uint32_t h = 0; h < n_heads; ++h) {
           before[{name, h}] = rows(name, h, 180);
         }

@@ -156,6 +156,14 @@ const kvevict_sequence* Session::sequence(llama_seq_id seq) {
   return sequence;
 }
 
+const kvevict_calibration* Session::Calibrate(bool has_covariances) {
+  Decode(RandomTokens(1, n_vocab_));
+  const kvevict_calibration* calibration = nullptr;
+  Check(kvevict_llama_calibrate(kv(), has_covariances ? 1 : 0, &calibration));
+  llama_memory_clear(memory(), true);
+  return calibration;
+}
+
 std::vector<int32_t> Session::Positions(uint32_t layer, uint32_t head,
                                         llama_seq_id seq) {
   uint32_t n = 0;
@@ -168,6 +176,19 @@ std::vector<int32_t> Session::Positions(uint32_t layer, uint32_t head,
     throw std::runtime_error(kvevict_last_error_message());
   }
   return positions;
+}
+
+std::string SaveCalibration(const kvevict_calibration* calibration) {
+  size_t n = 0;
+  std::string bytes;
+  if (kvevict_calibration_save(calibration, nullptr, 0, &n) == KVEVICT_OK) {
+    bytes.resize(n);
+    if (kvevict_calibration_save(calibration, bytes.data(), n, nullptr) ==
+        KVEVICT_OK) {
+      return bytes;
+    }
+  }
+  throw std::runtime_error(kvevict_last_error_message());
 }
 
 std::vector<llama_token> RandomTokens(size_t n, uint32_t n_vocab,

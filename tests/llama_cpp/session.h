@@ -3,6 +3,7 @@
 #define KVEVICT_TESTS_LLAMA_CPP_SESSION_H_
 
 #include <kvevict-llama.h>
+#include <kvevict/calibration.h>
 
 #include <cstdint>
 #include <span>
@@ -68,6 +69,9 @@ class Session {
   std::vector<uint8_t> Save(llama_seq_id seq = 0);
   kvevict_status Load(const std::vector<uint8_t>& saved, llama_seq_id seq = 0);
 
+  // Begins to calibrate; the session then has no token.
+  const kvevict_calibration* Calibrate(bool has_covariances);
+
   std::vector<int32_t> Positions(uint32_t layer = 0, uint32_t head = 0,
                                  llama_seq_id seq = 0);
   const kvevict_sequence* sequence(llama_seq_id seq = 0);
@@ -88,6 +92,9 @@ class Session {
   Timed timed_{};
   llama_cli::Context context_;
 };
+
+// The bytes of a calibration.
+std::string SaveCalibration(const kvevict_calibration* calibration);
 
 // n tokens below n_vocab, the same for equal seeds.
 std::vector<llama_token> RandomTokens(size_t n, uint32_t n_vocab,

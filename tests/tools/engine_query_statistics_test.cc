@@ -29,19 +29,37 @@ Rope RopeOf(bool halves) {
   return rope;
 }
 
-// A row rotated to a position. Elements beyond the pairs stay.
-std::vector<double> Rotated(const float* row, const Rope& rope,
-                            double angle_at) {
-  std::vector<double> out(row, row + kDim);
+using Complex = std::complex<double>;
+
+// The pairs of a row as complex numbers.
+std::vector<Complex> Pairs(const float* row, const Rope& rope) {
+  std::vector<Complex> pairs;
   for (uint32_t p = 0; p < kPairs; ++p) {
-    const size_t x = rope.halves ? p : 2 * p;
-    const size_t y = rope.halves ? p + kPairs : 2 * p + 1;
-    const std::complex<double> z = std::complex<double>(row[x], row[y]) *
-                                   std::polar(1.0, angle_at * rope.inv_freq[p]);
-    out[x] = z.real();
-    out[y] = z.imag();
+    pairs.emplace_back(row[rope.halves ? p : 2 * p],
+                       row[rope.halves ? p + kPairs : 2 * p + 1]);
+  }
+  return pairs;
+}
+
+// A row whose pairs are turned by these factors. Elements beyond the pairs stay.
+std::vector<double> Turned(const float* row, const Rope& rope,
+                           const std::vector<Complex>& factors) {
+  std::vector<double> out(row, row + kDim);
+  const std::vector<Complex> pairs = Pairs(row, rope);
+  for (uint32_t p = 0; p < kPairs; ++p) {
+    const Complex z = pairs[p] * factors[p];
+    out[rope.halves ? p : 2 * p] = z.real();
+    out[rope.halves ? p + kPairs : 2 * p + 1] = z.imag();
   }
   return out;
+}
+
+std::vector<double> Rotated(const float* row, const Rope& rope, double angle) {
+  std::vector<Complex> factors;
+  for (const double f : rope.inv_freq) {
+    factors.push_back(std::polar(1.0, angle * f));
+  }
+  return Turned(row, rope, factors);
 }
 
 // [layer][token][head][element] before RoPE, off centre and different in each layer.
@@ -85,100 +103,64 @@ const float* Numbers(const kvevict_plane& plane, uint32_t head) {
                                         head * plane.head_stride_bytes);
 }
 
-// The mean of R q and R C R' over all positions to come, one rotation after the
-// other: R is itself a mean.
-void ExpectExpected(bool halves) {
-  const Rope rope = RopeOf(halves);
-  ThreadPool pool(2);
-  const Policy policy = ParsePolicy("expected-attention", 20);
-  QueryStatistics statistics(kCache, {.n_q_heads = kQHeads}, rope,
-                             std::span(&policy, 1), pool);
-  Show(statistics, rope);
-  const auto inputs = statistics.Inputs();
-  cr_assert(inputs.size() == kLayers);
-  for (uint32_t layer = 0; layer < kLayers; ++layer) {
-    cr_assert(inputs[layer].key_filter == nullptr);
-    const std::vector<float> q = Queries(layer);
-    for (uint32_t head = 0; head < kQHeads; ++head) {
-      // R's columns are the images of the unit vectors.
-      std::vector<std::vector<double>> columns(kDim);
-      for (uint32_t i = 0; i < kDim; ++i) {
-        std::vector<float> unit(kDim);
-        unit[i] = 1;
-        columns[i].resize(kDim);
-        for (uint32_t f = 0; f < kFuture; ++f) {
-          const std::vector<double> turned =
-              Rotated(unit.data(), rope, kTokens + f);
-          for (uint32_t j = 0; j < kDim; ++j) {
-            columns[i][j] += turned[j] / kFuture;
-          }
-        }
-      }
-      std::vector<double> mean(kDim);
-      std::vector<std::vector<double>> turned(kTokens);
-      for (uint32_t t = 0; t < kTokens; ++t) {
-        turned[t].resize(kDim);
-        const float* row = &q[(size_t{t} * kQHeads + head) * kDim];
-        for (uint32_t i = 0; i < kDim; ++i) {
-          for (uint32_t j = 0; j < kDim; ++j) {
-            turned[t][j] += row[i] * columns[i][j];
-          }
-        }
-        for (uint32_t j = 0; j < kDim; ++j) mean[j] += turned[t][j] / kTokens;
-      }
-      for (uint32_t i = 0; i < kDim; ++i) {
-        const double got = Numbers(*inputs[layer].query_mean, head)[i];
-        cr_assert(std::fabs(got - mean[i]) < 1e-5, "mean %u: %g, not %g", i,
-                  got, mean[i]);
-        for (uint32_t j = 0; j < kDim; ++j) {
-          double expected = 0;
-          for (const std::vector<double>& row : turned) {
-            expected += (row[i] - mean[i]) * (row[j] - mean[j]) / kTokens;
-          }
-          const double covariance =
-              Numbers(*inputs[layer].query_covariance, head)[i * kDim + j];
-          cr_assert(std::fabs(covariance - expected) < 1e-5,
-                    "covariance %u, %u: %g, not %g", i, j, covariance,
-                    expected);
-        }
-      }
-    }
+void ExpectNear(const kvevict_plane& plane, uint32_t head,
+                const std::vector<double>& wanted) {
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const double got = Numbers(plane, head)[i];
+    cr_assert(std::fabs(got - wanted[i]) < 1e-5, "head %u, %zu: %g, not %g",
+              head, i, got, wanted[i]);
   }
 }
 
-Test(engine_query_statistics, expects_the_queries_to_come) {
-  ExpectExpected(false);
-  ExpectExpected(true);
-}
-
-Test(engine_query_statistics, centers_are_those_of_queries_before_rope) {
-  for (bool halves : {false, true}) {
+// Means and covariances of queries that are turned by the mean of all rotations to
+// come; means and mean lengths of pairs before RoPE.
+Test(engine_query_statistics,
+     moments_and_centers_are_those_of_their_definition) {
+  for (const bool halves : {false, true}) {
     const Rope rope = RopeOf(halves);
+    std::vector<Complex> to_come(kPairs);
+    for (uint32_t p = 0; p < kPairs; ++p) {
+      for (uint32_t f = 0; f < kFuture; ++f) {
+        to_come[p] +=
+            std::polar(1.0 / kFuture, (kTokens + f) * rope.inv_freq[p]);
+      }
+    }
     ThreadPool pool(2);
-    const Policy policy = ParsePolicy("triattention", 20);
-    QueryStatistics statistics(kCache, {.n_q_heads = kQHeads}, rope,
-                               std::span(&policy, 1), pool);
+    const Policy policies[] = {ParsePolicy("expected-attention", 20),
+                               ParsePolicy("triattention", 20)};
+    QueryStatistics statistics(kCache, {.n_q_heads = kQHeads}, rope, policies,
+                               pool);
     Show(statistics, rope);
     const auto inputs = statistics.Inputs();
+    cr_assert(inputs.size() == kLayers);
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
       cr_assert(inputs[layer].key_filter == nullptr);
       const std::vector<float> q = Queries(layer);
       for (uint32_t head = 0; head < kQHeads; ++head) {
-        const float* got = Numbers(*inputs[layer].query_centers, head);
-        for (uint32_t p = 0; p < kPairs; ++p) {
-          std::complex<double> mean = 0;
-          double length = 0;
-          for (uint32_t t = 0; t < kTokens; ++t) {
-            const float* row = &q[(size_t{t} * kQHeads + head) * kDim];
-            const std::complex<double> z(row[halves ? p : 2 * p],
-                                         row[halves ? p + kPairs : 2 * p + 1]);
-            mean += z / double{kTokens};
-            length += std::abs(z) / kTokens;
+        std::vector<double> mean(kDim), centers(3 * kPairs);
+        std::vector<std::vector<double>> rows;
+        for (uint32_t t = 0; t < kTokens; ++t) {
+          const float* row = &q[(size_t{t} * kQHeads + head) * kDim];
+          rows.push_back(Turned(row, rope, to_come));
+          for (uint32_t i = 0; i < kDim; ++i) mean[i] += rows[t][i] / kTokens;
+          for (uint32_t p = 0; p < kPairs; ++p) {
+            const Complex z = Pairs(row, rope)[p] / double{kTokens};
+            centers[p] += z.real();
+            centers[kPairs + p] += z.imag();
+            centers[2 * kPairs + p] += std::abs(z);
           }
-          cr_assert(std::fabs(got[p] - mean.real()) < 1e-5);
-          cr_assert(std::fabs(got[kPairs + p] - mean.imag()) < 1e-5);
-          cr_assert(std::fabs(got[2 * kPairs + p] - length) < 1e-5);
         }
+        std::vector<double> covariance;
+        for (uint32_t i = 0; i < kDim * kDim; ++i) {
+          double& sum = covariance.emplace_back();
+          for (const std::vector<double>& row : rows) {
+            sum += (row[i / kDim] - mean[i / kDim]) *
+                   (row[i % kDim] - mean[i % kDim]) / kTokens;
+          }
+        }
+        ExpectNear(*inputs[layer].query_mean, head, mean);
+        ExpectNear(*inputs[layer].query_covariance, head, covariance);
+        ExpectNear(*inputs[layer].query_centers, head, centers);
       }
     }
   }

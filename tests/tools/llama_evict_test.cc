@@ -56,40 +56,46 @@ class Request {
   Evictor evictor_;
 };
 
-std::span<const uint8_t> Row(const KvCache& cache, bool values, uint32_t layer,
-                             uint32_t kv_head, uint32_t slot) {
-  const KvShape& shape = cache.shape();
-  const void* base = values ? cache.v(layer) : cache.k(layer);
-  const size_t row_bytes = values ? cache.v_row_bytes() : cache.k_row_bytes();
-  const size_t head_bytes = row_bytes / shape.n_kv_heads;
-  return {static_cast<const uint8_t*>(base) + slot * row_bytes +
-              kv_head * head_bytes,
-          head_bytes};
+// A head's K and V in a slot.
+std::vector<float> RowOf(const KvCache& cache, uint32_t layer, uint32_t kv_head,
+                         uint32_t slot) {
+  const uint32_t dim = cache.shape().k_head_dim;
+  const size_t at = (size_t{slot} * cache.shape().n_kv_heads + kv_head) * dim;
+  std::vector<float> row;
+  for (const void* plane : {cache.k(layer), cache.v(layer)}) {
+    const auto* from = static_cast<const float*>(plane) + at;
+    row.insert(row.end(), from, from + dim);
+  }
+  return row;
 }
 
-bool SameRow(const KvCache& a, uint32_t a_slot, const KvCache& b,
-             uint32_t b_slot, uint32_t layer, uint32_t kv_head) {
-  for (const bool values : {false, true}) {
-    if (!std::ranges::equal(Row(a, values, layer, kv_head, a_slot),
-                            Row(b, values, layer, kv_head, b_slot))) {
-      return false;
+// Every row that was made, [layer][head][position].
+using Rows = std::vector<std::vector<std::vector<std::vector<float>>>>;
+
+// Adds the rows of the last n slots.
+void AddRows(const KvCache& cache, uint32_t n, Rows& all) {
+  all.resize(cache.shape().n_layers);
+  for (uint32_t l = 0; l < all.size(); ++l) {
+    all[l].resize(cache.shape().n_kv_heads);
+    for (uint32_t h = 0; h < all[l].size(); ++h) {
+      for (uint32_t i = cache.length(l) - n; i < cache.length(l); ++i) {
+        all[l][h].push_back(RowOf(cache, l, h, i));
+      }
     }
   }
-  return true;
 }
 
-// Finds out from the bytes alone which positions a head still holds, hides the
-// others from the oracle, and returns how many there are in all layers and
-// heads. `full` never evicts, so there slot equals position.
-size_t HideEvicted(const KvCache& full, const KvCache& evicted,
+// Finds out from the rows alone which positions a head still holds, hides the others
+// from the oracle, and returns how many are hidden in all layers and heads.
+size_t HideEvicted(const Rows& all, const KvCache& evicted,
                    LlamaOracle& oracle) {
   size_t n_hidden = 0;
-  for (uint32_t l = 0; l < full.shape().n_layers; ++l) {
-    for (uint32_t h = 0; h < full.shape().n_kv_heads; ++h) {
+  for (uint32_t l = 0; l < all.size(); ++l) {
+    for (uint32_t h = 0; h < all[l].size(); ++h) {
       uint32_t slot = 0;
-      for (uint32_t position = 0; position < full.length(l); ++position) {
+      for (uint32_t position = 0; position < all[l][h].size(); ++position) {
         if (slot < evicted.length(l) &&
-            SameRow(evicted, slot, full, position, l, h)) {
+            RowOf(evicted, l, h, slot) == all[l][h][position]) {
           ++slot;
         } else {
           oracle.Hide(l, h, position);
@@ -97,8 +103,8 @@ size_t HideEvicted(const KvCache& full, const KvCache& evicted,
         }
       }
       cr_assert(slot == evicted.length(l),
-                "layer %u, head %u: slot %u holds no row of the full cache", l,
-                h, slot);
+                "layer %u, head %u: slot %u holds no row that was made", l, h,
+                slot);
     }
   }
   return n_hidden;
@@ -118,130 +124,41 @@ double Error(std::span<const float> logits, const LlamaOracle::Row& expected) {
 // llama_model_test.cc derives it.
 constexpr double kTolerance = 32 * 0x1p-24;
 
-Test(llama_evict, a_budget_for_all_changes_no_byte) {
-  ThreadPool pool(2);
-  LlamaModel model(Synthetic(), pool);
-  const std::vector<int32_t> ids = RandomIds(80, kSyntheticVocab);
-  const auto prompt = std::span(ids).first(64);
-  for (const kvevict_dtype dtype :
-       {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F16, KVEVICT_DTYPE_BF16}) {
-    Request full(model, "none", 1.0, 80, dtype, pool);
-    full.Feed(prompt);
-    const std::vector<float> expected = full.Feed(std::span(ids).subspan(64));
-    for (const char* policy : kPolicies) {
-      for (const double budget : {1.0, 64.0, 1000.0}) {
-        Request request(model, policy, budget, 80, dtype, pool);
-        request.Feed(prompt);
-        const Evictor::Report report = request.Evict();
-        cr_expect(!report.evicted && report.bytes_after == report.bytes_before);
-        const std::vector<float> logits =
-            request.Feed(std::span(ids).subspan(64));
-        cr_expect(logits == expected, "%s, budget %g", policy, budget);
-        for (uint32_t l = 0; l < 2; ++l) {
-          cr_assert(request.cache().length(l) == 80);
-          const size_t k_bytes = 80 * full.cache().k_row_bytes();
-          const size_t v_bytes = 80 * full.cache().v_row_bytes();
-          cr_expect(
-              !std::memcmp(request.cache().k(l), full.cache().k(l), k_bytes) &&
-                  !std::memcmp(request.cache().v(l), full.cache().v(l),
-                               v_bytes),
-              "%s, budget %g", policy, budget);
-        }
-      }
-    }
-  }
-}
-
+// A second eviction works on what the first one left.
 Test(llama_evict, decoding_goes_on_as_if_tokens_were_hidden) {
   ThreadPool pool(2);
   LlamaModel model(Synthetic(), pool);
   const LlamaWeights weights = Synthetic();
-  const std::vector<int32_t> ids = RandomIds(96, kSyntheticVocab);
-  const auto prompt = std::span(ids).first(80);
-  Request full(model, "none", 1.0, 96, KVEVICT_DTYPE_F32, pool);
-  full.Feed(prompt);
+  const std::vector<int32_t> ids = RandomIds(120, kSyntheticVocab);
   for (const char* policy : kPolicies) {
     LlamaOracle oracle(weights);
-    for (const int32_t id : prompt) oracle.Step(id);
-    Request request(model, policy, 20, 96, KVEVICT_DTYPE_F32, pool);
-    request.Feed(prompt);
-    const Evictor::Report report = request.Evict();
-    cr_assert(report.evicted);
-    const size_t n_hidden = HideEvicted(full.cache(), request.cache(), oracle);
-    cr_assert(n_hidden == 2 * 2 * (80 - 20), "%s: %zu", policy, n_hidden);
-    cr_assert(report.bytes_before == 4 * report.bytes_after);
-
-    for (uint32_t i = 80; i < 96; ++i) {
-      const std::vector<float> logits = request.Feed({&ids[i], 1});
-      const double error = Error(logits, oracle.Step(ids[i]));
-      cr_assert(error <= kTolerance, "%s, position %u: off by %g", policy, i,
-                error);
-    }
-    cr_assert(request.evictor().logical_length() == 96);
-  }
-}
-
-// The test above would fail if an engine took the slot for the position.
-Test(llama_evict, a_wrong_position_would_show) {
-  ThreadPool pool(2);
-  LlamaModel model(Synthetic(), pool);
-  const LlamaWeights weights = Synthetic();
-  const std::vector<int32_t> ids = RandomIds(81, kSyntheticVocab);
-  const auto prompt = std::span(ids).first(80);
-  LlamaOracle oracle(weights);
-  for (const int32_t id : prompt) oracle.Step(id);
-  Request full(model, "none", 1.0, 81, KVEVICT_DTYPE_F32, pool);
-  full.Feed(prompt);
-  Request request(model, "snapkv:window=8", 20, 81, KVEVICT_DTYPE_F32, pool);
-  request.Feed(prompt);
-  request.Evict();
-  HideEvicted(full.cache(), request.cache(), oracle);
-  const LlamaOracle::Row expected = oracle.Step(ids[80]);
-  for (const uint32_t position : {20u, 79u, 81u}) {
-    std::vector<float> logits(model.config().vocab_size);
-    KvCache copy(request.cache().shape());
-    copy.CopyFrom(request.cache());
-    model.Forward({&ids[80], 1}, position, copy, logits);
-    const double error = Error(logits, expected);
-    cr_expect(error > 1000 * kTolerance, "position %u: off by only %g",
-              position, error);
-  }
-}
-
-Test(llama_evict, a_second_eviction_works_on_the_first) {
-  ThreadPool pool(2);
-  LlamaModel model(Synthetic(), pool);
-  const LlamaWeights weights = Synthetic();
-  const std::vector<int32_t> ids = RandomIds(120, kSyntheticVocab);
-  for (const char* policy : {"snapkv:window=8", "pyramidkv:window=8"}) {
-    LlamaOracle oracle(weights);
-    Request request(model, policy, 24, 120, KVEVICT_DTYPE_F32, pool);
-    // Holds every row ever made, so that HideEvicted can name them: rows
-    // written after the first eviction differ from those of a run without one.
-    KvCache all(request.cache().shape());
+    Request request(model, policy, 20, 120, KVEVICT_DTYPE_F32, pool);
+    Rows all;
     size_t at = 0;
-    for (const size_t end : {60, 100}) {
-      const uint32_t before[] = {request.cache().length(0),
-                                 request.cache().length(1)};
+    for (const size_t end : {80, 100}) {
       const size_t n = end - at;
-      request.Feed(std::span(ids).subspan(at, n));
-      while (at < end) oracle.Step(ids[at++]);
-      for (uint32_t l = 0; l < 2; ++l) {
-        const auto* k = static_cast<const float*>(request.cache().k(l));
-        const auto* v = static_cast<const float*>(request.cache().v(l));
-        const size_t width = request.cache().k_row_bytes() / sizeof(float);
-        all.Append(l, static_cast<uint32_t>(n), k + before[l] * width, width,
-                   v + before[l] * width, width);
-      }
-      cr_assert(request.Evict().evicted);
-      HideEvicted(all, request.cache(), oracle);
-    }
-    for (uint32_t i = 100; i < 120; ++i) {
+      const std::vector<float> logits =
+          request.Feed(std::span(ids).subspan(at, n));
+      LlamaOracle::Row expected;
+      while (at < end) expected = oracle.Step(ids[at++]);
       const double error =
-          Error(request.Feed({&ids[i], 1}), oracle.Step(ids[i]));
-      cr_assert(error <= kTolerance, "%s, position %u: off by %g", policy, i,
+          Error(std::span(logits).last(expected.size()), expected);
+      cr_assert(error <= kTolerance, "%s, prompt of %zu: off by %g", policy,
+                end, error);
+      AddRows(request.cache(), static_cast<uint32_t>(n), all);
+      const Evictor::Report report = request.Evict();
+      cr_assert(report.evicted && report.bytes_before / report.bytes_after ==
+                                      (end == 80 ? 4 : 2));
+      cr_assert(HideEvicted(all, request.cache(), oracle) == 2 * 2 * (end - 20),
+                "%s", policy);
+    }
+    for (; at < ids.size(); ++at) {
+      const double error =
+          Error(request.Feed({&ids[at], 1}), oracle.Step(ids[at]));
+      cr_assert(error <= kTolerance, "%s, position %zu: off by %g", policy, at,
                 error);
     }
+    cr_assert(request.evictor().logical_length() == ids.size());
   }
 }
 

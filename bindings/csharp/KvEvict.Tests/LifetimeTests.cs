@@ -175,24 +175,4 @@ public class LifetimeTests
         }
         Assert.Equal([0, 3, 5, 3, 4, 5], array);
     }
-
-    [Fact]
-    public void Sequences_of_one_plan_run_in_parallel()
-    {
-        using var context = new KvContext();
-        using var plan = new KvPlan(context, SmallModel.Geometry, KvPolicy.Parse("snapkv:budget=24,window=4"));
-        int[][] results = new int[8][];
-        Parallel.For(0, results.Length, i =>
-        {
-            using var model = new SmallModel("snapkv:budget=24,window=4");
-            using var sequence = new KvSequence(plan);
-            sequence.BeginObserving();
-            for (int l = 0; l < SmallModel.Layers; ++l) sequence.Observe(l, model.QueryPlane, 40);
-            sequence.Append(40);
-            sequence.Evict(model.Views, model.Workspace);
-            results[i] = sequence.KeepPositions(1, 1);
-            context.Prepare();
-        });
-        Assert.All(results, r => Assert.Equal(results[0], r));
-    }
 }

@@ -4,22 +4,6 @@ namespace KvEvict.Tests;
 
 public class SequenceTests
 {
-    [Fact]
-    public void Many_layers_do_not_need_the_stack()
-    {
-        var geometry = new KvGeometry(200, SmallModel.Layer with { ValueHeadDim = 0 }, SmallModel.MaxTokens);
-        using var context = new KvContext();
-        using var plan = new KvPlan(context, geometry, KvPolicy.Parse("streaming-llm:budget=8,sink=2"));
-        using var sequence = new KvSequence(plan);
-        using var workspace = plan.CreateWorkspace(KvOperation.Evict);
-        using var pool = new KvPinnedMemory<float>(200 * 16 * SmallModel.KvHeads * SmallModel.Dim);
-        KvPlane rows = KvPlane.TokenMajor(pool, KvDType.F32, SmallModel.KvHeads, SmallModel.Dim);
-        KvView[] views = Enumerable.Range(0, 200).Select(
-            l => new KvView(SmallModel.KvHeads, rows with { Offset = l * 16 * rows.TokenStride })).ToArray();
-        sequence.Append(16);
-        Assert.Equal(200 * 8, sequence.Evict(views, workspace).TokensAfter);
-    }
-
     public static TheoryData<KvDType> Scored => [KvDType.F32, KvDType.F16, KvDType.BF16];
 
     [Theory]
@@ -82,24 +66,6 @@ public class SequenceTests
     }
 
     private static KvPlanOptions Budgets(params int[] heads) => new() { HeadBudgets = heads };
-
-    [Fact]
-    public void What_concerns_cuda_is_accepted_on_the_cpu()
-    {
-        using var model = new SmallModel("snapkv:budget=24,window=4");
-        using var lse = new KvPinnedMemory<float>(SmallModel.QueryHeads * 40);
-        KvSignalInputs rows = new() { RowLse = KvPlane.HeadMajor(lse, 40, 1) };
-        model.Prefill(40);
-        model.Sequence.Observe([new(0, rows)], 40, 0, stream: 7);
-        model.Sequence.Observe([new(1, rows)], 0);
-        model.Sequence.Append(1, stream: 7);
-        model.Sequence.TrimTo(40, stream: 7);
-        model.Sequence.Reset(stream: 7);
-        model.Prefill(40);
-        model.Context.Prepare(model.Plan);
-        model.Context.Prepare();
-        Assert.Equal(40, model.Sequence.LogicalLength);
-    }
 
     [Fact]
     public void Wrong_use_is_refused_and_moves_nothing()

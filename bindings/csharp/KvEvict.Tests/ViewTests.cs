@@ -28,49 +28,18 @@ public class ViewTests
         // [blocks, heads, groups, tokens of a block, elements of a group].
         Assert.Equal(Of(2 * Size, Row * BlockSize, block: Block) with { GroupElements = 2, GroupStride = 2 * Size * BlockSize },
                      KvPlane.Vectorised(memory, KvDType.F16, BlockSize, Heads, Dim, groupElements: 2));
+        using var addresses = new KvPinnedMemory<nint>(2);
+        Assert.Equal(Of(Row * Heads, Row) with { Region = default, AddressTable = addresses, Offset = 64 },
+                     KvPlane.InBlocks(addresses, KvDType.F16, Heads, Dim, 64));
+        Assert.Throws<ArgumentException>(() => new KvView(Heads, KvPlane.InBlocks(addresses, KvDType.F16, Heads, Dim) with
+        {
+            Region = memory,
+        }).Validate(1));
         foreach (KvPlane plane in new[] { Of(Row * Heads, Row), Of(Row, Row * 3 * BlockSize), Of(Size, 3 * Row * BlockSize, 3 * Size * BlockSize) })
         {
             new KvView(Heads, plane).Validate(3 * BlockSize);
             Assert.Throws<ArgumentException>(() => new KvView(Heads, plane).Validate(3 * BlockSize + 1));
         }
-    }
-
-    /// <summary>Keys, then values in blocks that were allocated one by one.</summary>
-    [Theory]
-    [InlineData(false)]
-    [InlineData(true)]
-    public void Compaction_moves_rows_of_blocks_with_addresses(bool byId)
-    {
-        const int Half = BlockSize * Heads * Dim;
-        using var context = new KvContext();
-        KvPinnedMemory<float>[] blocks = [new(2 * Half), new(2 * Half), new(2 * Half)];
-        using var addresses = new KvPinnedMemory<nint>(byId ? 7 : 3); // the others stay 0
-        int[] ids = byId ? [6, 0, 3] : [0, 1, 2];
-        for (int i = 0; i < 3; ++i) addresses.Span[ids[i]] = blocks[i].Address;
-        KvPlane keys = KvPlane.InBlocks(addresses, KvDType.F32, Heads, Dim);
-        KvPlane values = KvPlane.InBlocks(addresses, KvDType.F32, Heads, Dim, Half * sizeof(float));
-        var view = new KvView(Heads, keys, values) { BlockSize = BlockSize };
-        if (byId) view.SetBlockTable(ids);
-        for (int t = 0; t < Tokens; ++t) (Key(t), Value(t)) = (t, -t);
-        view.Validate(Tokens);
-        context.Compact(view, Tokens, [2, 5, 8]);
-        Assert.Equal([2f, 5f, 8f], Enumerable.Range(0, 3).Select(t => Key(t)));
-        Assert.Equal([-2f, -5f, -8f], Enumerable.Range(0, 3).Select(t => Value(t)));
-
-        view.SharedBlockCount = 1;
-        var e = Assert.Throws<ArgumentException>(() => context.Compact(view, Tokens, [1]));
-        Assert.Contains("n_shared_blocks 1", e.Message);
-        view.SharedBlockCount = 0;
-        addresses.Span[ids[2]] = 0;
-        view.Validate(2 * BlockSize);
-        e = Assert.Throws<ArgumentException>(() => view.Validate(Tokens));
-        Assert.Contains($"k.address_table[{ids[2]}] is 0", e.Message);
-        using var pool = new KvPinnedMemory<float>(1);
-        Assert.Throws<ArgumentException>(() => new KvView(Heads, keys with { Region = pool }).Validate(1));
-        foreach (KvPinnedMemory<float> block in blocks) block.Dispose();
-
-        ref float Key(int token) => ref blocks[token / BlockSize].Span[token % BlockSize * Heads * Dim + Dim];
-        ref float Value(int token) => ref blocks[token / BlockSize].Span[Half + token % BlockSize * Heads * Dim + Dim];
     }
 
     /// <summary>One table holds the blocks of several sequences: [4, 0, 2 | far outside, 1, 3 | 1, 3].</summary>

@@ -40,37 +40,6 @@ public sealed class CalibrationTests
                                new KvEvictContextOptions { Calibration = calibration, AutoEvict = autoEvict });
 
     [CalibrateFact]
-    public void TriAttention_evicts_by_it()
-    {
-        LLamaToken[] tokens = Tokens(Prompt + 1);
-        using LLamaContext evicted = Evictable(TriAttention, s_ofRandom.Value);
-        using LLamaContext removed = Random().CreateContext(Parameters(1024));
-        Decode(evicted, tokens.AsSpan(0, Prompt), 0);
-        Decode(removed, tokens.AsSpan(0, Prompt), 0);
-        Assert.Equal(Budget, evicted.Evict().CellsAfter);
-        foreach (int gone in Enumerable.Range(0, Prompt).Except(evicted.KeepPositions()))
-            removed.NativeHandle.MemorySequenceRemove(LLamaSeqId.Zero, gone, gone + 1);
-        // As in EvictTests.
-        Assert.InRange(Distance(Decode(removed, tokens.AsSpan(Prompt), Prompt), Decode(evicted, tokens.AsSpan(Prompt), Prompt)),
-                       0, 1e-4f);
-    }
-
-    [CalibrateFact]
-    public void Expected_attention_takes_it_in_place_of_the_sequences_own_queries()
-    {
-        int[] Keep(ReadOnlyMemory<byte> calibration)
-        {
-            using LLamaContext context = Evictable("expected-attention:budget=200", calibration);
-            Decode(context, Tokens(Prompt), 0);
-            Assert.Equal(Budget, context.Evict().CellsAfter);
-            return context.KeepPositions(layer: 2, kvHead: 1);
-        }
-        int[] keep = Keep(s_ofRandom.Value);
-        Assert.Equal(keep, Keep(s_ofRandom.Value));
-        Assert.NotEqual(keep, Keep(default));
-    }
-
-    [CalibrateFact]
     public void Every_context_takes_it()
     {
         KvEvictLLama.EvictEveryContext(TriAttention, new KvEvictContextOptions { Calibration = s_ofRandom.Value, AutoEvict = true });

@@ -96,7 +96,7 @@ function rowsOf(bytes, plane, o, dim) {
  * Evicts on the GPU and natively.
  * @returns kept slots of each head, and K's rows, of both.
  */
-async function evictBoth(o, policy, { scores, on = device, subgroups } = {}) {
+async function evictBoth(o, policy, { scores, on = device } = {}) {
   const draw = random(o.seed + 7);
   const cache = drawCache(on, o);
   const needsQueries =
@@ -128,7 +128,6 @@ async function evictBoth(o, policy, { scores, on = device, subgroups } = {}) {
     },
     policy,
     rope,
-    ...(subgroups === undefined ? {} : { subgroups }),
   });
   let result;
   submit(on, (encoder) => {
@@ -322,47 +321,6 @@ test('every policy keeps what the native library keeps', { skip }, async () => {
     }
   }
 });
-
-test(
-  'subgroups change no byte',
-  { skip: !device.features.has('subgroups') && 'the device has no subgroups' },
-  async () => {
-    for (const [i, policy] of POLICIES.entries()) {
-      const kept = [];
-      for (const subgroups of [true, false]) {
-        const o = { ...BASE, seed: 120 + i, layout: LAYOUTS[i % 6] };
-        const cache = drawCache(device, o);
-        const draw = random(i);
-        const shown = makePlane(device, {
-          value: () => draw() * 4 - 2,
-          nHeads: 4,
-          nSlots: 32,
-          dim: 64,
-          dtype: 'f32',
-          layout: 'token-major',
-        });
-        const evictor = createEvictor(device, {
-          shape: { nQHeads: 4, nKvHeads: 2, kHeadDim: 64, maxTokens: 300 },
-          policy,
-          subgroups,
-        });
-        assert.equal(evictor.subgroups, subgroups);
-        submit(device, (encoder) =>
-          evictor.encode(encoder, {
-            view: cache.view,
-            nTokens: 300,
-            ...(policy.kind.match(/kv$|tova|h2o/) && policy.kind !== 'lagkv'
-              ? { queries: shown.plane, nQueryRows: 32 }
-              : {}),
-          }),
-        );
-        kept.push(await readBuffer(device, cache.view.k.buffer, Uint8Array));
-        evictor.destroy();
-      }
-      assert.deepEqual(kept[0], kept[1]);
-    }
-  },
-);
 
 test('layers, evictions and passes of an engine share one encoder', async () => {
   const o = { ...BASE, seed: 200 };

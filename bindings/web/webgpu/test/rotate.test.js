@@ -136,22 +136,3 @@ test('angles stay exact over a million positions', async () => {
     seed: 90,
   });
 });
-
-test('there and back is where it was, to a rounding', async () => {
-  const dim = 64;
-  const cache = makeCache(device, { seed: 3, nHeads: 1, nSlots: 9, kDim: dim });
-  const rope = { invFreq: frequencies(32) };
-  for (const sign of [1, -1]) {
-    const offsets = Int32Array.from({ length: 9 }, (_, i) => sign * (i * 1237 + 5));
-    submit(device, (encoder) =>
-      operations.encodeRotate(encoder, {
-        view: cache.view,
-        nRows: 9,
-        rope,
-        offsets: { buffer: makeBuffer(device, offsets) },
-      }),
-    );
-  }
-  const got = await readBuffer(device, cache.view.k.buffer, Float32Array);
-  cache.k.values.forEach((x, i) => assert.ok(Math.abs(got[i] - x) <= 2e-6));
-});

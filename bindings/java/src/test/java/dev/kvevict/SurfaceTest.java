@@ -12,7 +12,6 @@ import java.nio.file.Files;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
-import java.util.Locale;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.jar.JarEntry;
@@ -226,15 +225,6 @@ final class SurfaceTest {
         && (type.getDeclaringClass() == null || isPublic(type.getDeclaringClass()));
   }
 
-  static void tablesAreComplete() {
-    Check.equal(DType.values().length, KvEvict.dtypes().size());
-    Check.that(KvEvict.presets().size() >= 4, "presets");
-    Check.that(!KvEvict.simdTargets().isEmpty(), "targets");
-    for (DTypeInfo info : KvEvict.dtypes()) {
-      Check.equal(info.dtype().name().toLowerCase(Locale.ROOT), info.name());
-    }
-  }
-
   static void contextsRunTheSimdTargetTheyAreGiven() {
     for (String name : KvEvict.simdTargets()) {
       StringBuilder said = new StringBuilder();
@@ -244,15 +234,5 @@ final class SurfaceTest {
     }
     Check.fails(KvEvictException.class, () -> Context.builder().simdTarget("MMX").build(),
         "simd_target \"MMX\"");
-  }
-
-  static void versionAndDevices() {
-    Check.that(KvEvict.version().matches("\\d+\\.\\d+\\.\\d+"), KvEvict.version());
-    Check.equal(0, KvEvict.abiVersion());
-    KvEvict.checkDevice(Device.CPU);
-    Check.equal("", KvEvict.reasonText(Reason.NONE));
-    String reason = KvEvict.reasonText(Reason.OPAQUE_KEYS);
-    Check.that(reason.length() > 10, reason);
-    Check.equal(1024, KvEvict.autoBudget(2048, 1L << 30));
   }
 }
