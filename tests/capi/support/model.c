@@ -6,6 +6,7 @@
 
 #include "kvevict/batch.h"
 #include "kvevict/experimental.h"
+#include "tests/capi/support/contexts.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 #include "tests/capi/support/plan.h"
@@ -83,9 +84,10 @@ static void CreateWorkspace(test_model* model) {
   model->workspace = aligned_alloc(kAlignment, rounded);
 }
 
-static void CreateHandles(test_model* model) {
+static void CreateHandles(test_model* model, test_random random) {
   const test_model_spec* s = &model->spec;
   kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
+  options.simd_target = test_draw_target(&random);
   test_allocator_install(&model->allocator, &options);
   test_runner_install(&model->runner, s->n_threads == 0 ? 1 : s->n_threads,
                       &options);
@@ -129,7 +131,7 @@ test_model* test_model_create(const test_model_spec* spec, test_random random) {
     model->views[l] = model->live[l]->view;
     FillQueries(model, l, &random);
   }
-  CreateHandles(model);
+  CreateHandles(model, random);
   return model;
 }
 
@@ -450,20 +452,18 @@ static oracle_attention AttentionOf(const test_model* model, uint32_t layer,
     keys[i] = test_cache_get(live, &live->view.k, i / s->k_head_dim, head,
                              i % s->k_head_dim);
   }
-  return (oracle_attention){group,
-                            1,
-                            n,
-                            window,
-                            s->k_head_dim,
-                            1.0 / sqrt((double)s->k_head_dim),
-                            queries,
-                            keys,
-                            &model->policy,
-                            reference,
-                            model->reference_positions,
-                            positions,
-                            0.0,
-                            NULL};
+  return (oracle_attention){.n_q_heads = group,
+                            .n_kv_heads = 1,
+                            .n_tokens = n,
+                            .window = window,
+                            .head_dim = s->k_head_dim,
+                            .scale = 1.0 / sqrt((double)s->k_head_dim),
+                            .queries = queries,
+                            .keys = keys,
+                            .policy = &model->policy,
+                            .reference = reference,
+                            .reference_positions = model->reference_positions,
+                            .slot_positions = positions};
 }
 
 static void FreeAttention(const oracle_attention* attention) {

@@ -70,7 +70,6 @@ struct Module {
 };
 
 struct Context {
-  uint64_t id;
   CUdevice device;
   bool primary = false;
   CUresult lost = CUDA_SUCCESS;  // every later call returns it
@@ -92,7 +91,6 @@ struct State {
   std::mutex mutex;
   bool initialised = false;
   Settings settings;
-  uint64_t next_context_id = 1;
   uint64_t primary_retained = 0;
   Context* primary = nullptr;
 
