@@ -12,6 +12,7 @@
 #include "tests/rig/mock/api.h"
 #include "tests/rig/mock/mock.h"
 #include "tests/rig/mock/queue.h"
+#include "tests/rig/ptx/counters.h"
 #include "tests/rig/ptx/memory.h"
 #include "tests/rig/ptx/module.h"
 
