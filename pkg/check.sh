@@ -41,9 +41,9 @@ check_docs() {
 check_plain() {
   configure build/plain -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG='-O0 -g1' \
     -DCMAKE_CXX_FLAGS=-DHWY_COMPILE_ONLY_STATIC
-  build build/plain kvevict tests/kernels/all capi_moves capi_rotate
+  build build/plain kvevict tests/kernels/all capi_moves capi_rotate capi_score capi_select
   pkg/one_definition.sh build/plain/{core,cuda,CMakeFiles/kvevict_capi.dir}
-  run_tests build/plain plain -R '^(kernels_|capi_(moves|rotate)$)'
+  run_tests build/plain plain -R '^(kernels_|capi_(moves|rotate|score|select)$)'
 }
 
 # Checks what is compiled, not every header by itself; tests only meet the compiler's
@@ -203,7 +203,7 @@ cross_arm64() {
     say "qemu's CPU max,sve-max-vq=$vq"
     QEMU_CPU=max,sve-max-vq=$vq KVEVICT_TEST_TARGETS=${target[$vq]} \
       run_tests build/linux-arm64 "arm64-sve-$vq" \
-      -R '^(kernels_|capi_(attend|moves|rotate)$)' || status=1
+      -R '^(kernels_|capi_(attend|moves|rotate|score|select)$)' || status=1
   done
   for cpu in cortex-a72 max,sve-max-vq={1,2,4}; do
     [[ $cpu == max* ]] && extent=results || extent=all

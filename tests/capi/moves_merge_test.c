@@ -170,6 +170,95 @@ Test(moves_merge, contexts_and_layouts_make_the_same_bytes) {
   }
 }
 
+/* Merges a head whose rows have one element, on any target. */
+static test_cache* MergeNumbers(test_random* random, kvevict_dtype dtype,
+                                const float* keys, const float* values,
+                                uint32_t n, uint32_t n_keep,
+                                kvevict_merge merge) {
+  const test_cache_spec spec = {TEST_TOKEN_MAJOR, 1, n, dtype, 1, dtype, 1, 0};
+  test_cache* cache = test_cache_create(&spec, random);
+  int32_t keep[80];
+  for (uint32_t t = 0; t < n; ++t) {
+    test_cache_set(cache, &cache->view.k, t, 0, 0, keys[t]);
+    test_cache_set(cache, &cache->view.v, t, 0, 0, values[t]);
+    keep[t] = (int32_t)t;
+  }
+  const kvevict_keep_lists lists = test_lists(keep, n_keep, 1);
+  kvevict_move move = KVEVICT_MOVE_INIT;
+  move.n_tokens = n;
+  move.view = &cache->view;
+  move.keep = &lists;
+  move.merge = merge;
+  EXPECT_OK(Compact(test_draw_context(random).context, &move, 1));
+  return cache;
+}
+
+static void ExpectNumbers(test_cache* cache, const kvevict_plane* plane,
+                          const float* wanted, uint32_t n) {
+  for (uint32_t t = 0; t < n; ++t) {
+    const float got = test_cache_get(cache, plane, t, 0, 0);
+    EXPECT(got == wanted[t], "slot %u of %u: %.9g, not %.9g", t, n, (double)got,
+           (double)wanted[t]);
+  }
+}
+
+/* The lowest slot of equal kept keys gets it, wherever panels end. */
+Test(moves_merge, equal_similarities_go_to_the_lowest_slot) {
+  enum { kN = 80 };
+  test_random random = test_random_start("merge ties");
+  for (uint32_t i = 0; i < 280; ++i) {
+    const uint32_t first = i % 70;
+    float keys[kN], values[kN], wanted[kN];
+    for (uint32_t t = 0; t < kN; ++t) {
+      keys[t] = t < first ? -1.0f : 1.0f;
+      values[t] = t == kN - 1 ? 4.0f : 1.0f;
+      wanted[t] = t == first ? 1.75f : 1.0f;
+    }
+    test_cache* cache = MergeNumbers(&random, KVEVICT_DTYPE_F32, keys, values,
+                                     kN, kN - 1, KVEVICT_MERGE_PIVOT);
+    ExpectNumbers(cache, &cache->view.v, wanted, kN - 1);
+    test_cache_destroy(cache);
+  }
+}
+
+/* Keys of norm 0 are like any key, so the first slot that stays gets them. */
+Test(moves_merge, keys_without_a_direction_go_to_the_first_slot) {
+  static const float kKeys[] = {0, 5, 0, 3}, kValues[] = {1, 1, 1, 3};
+  static const float kWantedKeys[] = {0, 4}, kWanted[] = {1, 2};
+  test_random random = test_random_start("merge no direction");
+  for (int i = 0; i < 24; ++i) {
+    /* Slot 2 merges by half into slot 0, and slot 3 into slot 1. */
+    test_cache* cache = MergeNumbers(&random, KVEVICT_DTYPE_F32, kKeys, kValues,
+                                     4, 2, KVEVICT_MERGE_WEIGHTED);
+    ExpectNumbers(cache, &cache->view.k, kWantedKeys, 2);
+    ExpectNumbers(cache, &cache->view.v, kWanted, 2);
+    test_cache_destroy(cache);
+    cache = MergeNumbers(&random, KVEVICT_DTYPE_F32, kKeys, kValues, 4, 2,
+                         KVEVICT_MERGE_VALUES);
+    ExpectNumbers(cache, &cache->view.v, kValues, 1);
+    test_cache_destroy(cache);
+  }
+}
+
+/* A mean half way between two numbers of a dtype rounds to the even one. */
+Test(moves_merge, halves_are_rounded_to_even) {
+  static const float kKeys[] = {1, 1};
+  test_random random = test_random_start("merge halves");
+  for (int i = 0; i < 128; ++i) {
+    const bool is_f16 = i % 2 == 0;
+    const int at = i / 2 % 8;
+    const float ulp = is_f16 ? 0x1p-10f : 0x1p-7f;
+    /* The pivot's mean: three parts of the first, one of the second. */
+    const float values[] = {1 + (float)at * ulp, 1 + (float)(at + 2) * ulp};
+    const float even = at % 2 == 0 ? values[0] : values[0] + ulp;
+    test_cache* cache =
+        MergeNumbers(&random, is_f16 ? KVEVICT_DTYPE_F16 : KVEVICT_DTYPE_BF16,
+                     kKeys, values, 2, 1, KVEVICT_MERGE_PIVOT);
+    ExpectNumbers(cache, &cache->view.v, &even, 1);
+    test_cache_destroy(cache);
+  }
+}
+
 Test(moves_merge, what_drops_nothing_changes_nothing) {
   test_random random = {7};
   const test_cache_spec spec = {TEST_PAGED_3,      2, 30, KVEVICT_DTYPE_F32, 5,

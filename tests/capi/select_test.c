@@ -4,8 +4,10 @@
 #include <stdlib.h>
 
 #include "kvevict/experimental.h"
+#include "tests/capi/support/contexts.h"
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/pages.h"
 #include "tests/capi/support/plan.h"
 #include "tests/capi/support/ranges.h"
 #include "tests/oracle/select.h"
@@ -165,12 +167,12 @@ Test(select, is_the_oracles_for_any_call) {
   uint32_t n_ragged = 0, n_lengths = 0, n_ranked = 0, n_blocks = 0;
   static select_case c;
   for (int round = 0; round < 3000; ++round) {
-    test_runner runner;
-    kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
-    test_runner_install(&runner, 1 + (uint32_t)round % 4, &options);
-    kvevict_context* context = NULL;
-    EXPECT_OK(kvevict_context_create(&options, &context));
+    const kvevict_context* const context = test_draw_context(&random).context;
     Draw(&c, &random);
+    const size_t n_bytes = c.options.scores_len * sizeof *c.scores;
+    const test_guarded scores = test_guarded_open(n_bytes, round % 2);
+    memcpy(scores.data, c.scores, n_bytes);
+    if (n_bytes > 0) c.options.scores = (const float*)(void*)scores.data;
     kvevict_workspace w = KVEVICT_WORKSPACE_INIT;
     EXPECT_OK(kvevict_select_workspace(context, c.options.n_tokens,
                                        c.keep.n_lists, &w));
@@ -186,7 +188,7 @@ Test(select, is_the_oracles_for_any_call) {
     n_lengths += c.options.token_counts != NULL;
     n_blocks += c.options.select_block > 1;
     free(workspace);
-    kvevict_context_destroy(context);
+    test_guarded_close(scores);
   }
   cr_assert(
       n_ragged > 1000 && n_lengths > 500 && n_ranked > 1000 && n_blocks > 1000,

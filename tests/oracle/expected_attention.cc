@@ -97,7 +97,7 @@ ExpectedAttentionResult ExpectedAttention(const ExpectedAttentionInput& in) {
 void oracle_expected_rows(uint32_t n_tokens, uint32_t n_sink, uint32_t group,
                           uint32_t head_dim, double scale, const float* keys,
                           const float* mean, const float* covariance,
-                          double* rows, double* bounds) {
+                          const float* biases, double* rows, double* bounds) {
   const size_t dim = head_dim;
   kvevict::oracle::ExpectedAttentionInput in;
   in.n_tokens = n_tokens;
@@ -110,6 +110,7 @@ void oracle_expected_rows(uint32_t n_tokens, uint32_t n_sink, uint32_t group,
   if (covariance != nullptr) {
     in.covariance.assign(covariance, covariance + group * dim * dim);
   }
+  if (biases != nullptr) in.biases.assign(biases, biases + n_tokens);
   in.sum_steps = n_tokens;
   const auto result = kvevict::oracle::ExpectedAttention(in);
   std::copy(result.weights.begin(), result.weights.end(), rows);

@@ -19,9 +19,11 @@ double Norm(const std::vector<double>& v) {
   return std::sqrt(sum);
 }
 
+// Whether f32 has the key's square.
 bool IsFinite(const float* key, uint32_t head_dim) {
-  return std::all_of(key, key + head_dim,
-                     [](float v) { return std::isfinite(v); });
+  double square = 0.0;
+  for (uint32_t i = 0; i < head_dim; ++i) square += double{key[i]} * key[i];
+  return square <= double{std::numeric_limits<float>::max()};
 }
 
 // The cosine of two keys by k / (|k| + 1e-8); 0 if one is not finite.
@@ -47,13 +49,18 @@ double CosineRoundings(uint32_t head_dim) { return 2.0 * head_dim + 10; }
 void oracle_key_diff(const float* keys, uint32_t n_tokens, uint32_t head_dim,
                      double* scores, double* bounds) {
   std::vector<double> norms(n_tokens), anchor(head_dim), sizes(head_dim);
+  uint32_t n_good = 0;
+  for (uint32_t t = 0; t < n_tokens; ++t) {
+    n_good += IsFinite(keys + size_t{t} * head_dim, head_dim);
+  }
   for (uint32_t t = 0; t < n_tokens; ++t) {
     const float* key = keys + size_t{t} * head_dim;
+    if (!IsFinite(key, head_dim)) continue;
     norms[t] = Norm(std::vector<double>(key, key + head_dim));
     for (uint32_t i = 0; i < head_dim; ++i) {
       const double u = key[i] / std::max(norms[t], 1e-12);
-      anchor[i] += u / n_tokens;
-      sizes[i] += std::abs(u) / n_tokens;
+      anchor[i] += u / n_good;
+      sizes[i] += std::abs(u) / n_good;
     }
   }
   const double row = RowRoundings(head_dim);
@@ -65,7 +72,9 @@ void oracle_key_diff(const float* keys, uint32_t n_tokens, uint32_t head_dim,
     for (uint32_t i = 0; i < head_dim; ++i) {
       dot += keys[size_t{t} * head_dim + i] * anchor[i];
     }
-    scores[t] = -dot / (std::max(norms[t], 1e-8) * length);
+    const bool is_good = IsFinite(keys + size_t{t} * head_dim, head_dim);
+    scores[t] =
+        is_good ? -dot / (std::max(norms[t], 1e-8) * length) : std::nan("");
     bounds[t] = 2 * anchor_error / length + kHalfUlp * (3 * row + 8);
   }
 }
@@ -83,22 +92,16 @@ struct Present {
 std::vector<Present> Compare(const float* keys, uint32_t head_dim,
                              const std::vector<uint32_t>& tokens) {
   std::vector<float> rows;
-  std::vector<Present> there;
   for (const uint32_t token : tokens) {
     const float* key = keys + size_t{token} * head_dim;
-    const bool is_finite = std::all_of(
-        key, key + head_dim, [](float v) { return std::isfinite(v); });
-    if (is_finite) rows.insert(rows.end(), key, key + head_dim);
-    there.push_back({token, is_finite ? 0.0 : std::nan(""), 0.0});
+    rows.insert(rows.end(), key, key + head_dim);
   }
-  const auto n = static_cast<uint32_t>(rows.size() / head_dim);
-  std::vector<double> scores(n), bounds(n);
-  oracle_key_diff(rows.data(), n, head_dim, scores.data(), bounds.data());
-  uint32_t next = 0;
-  for (Present& p : there) {
-    if (std::isnan(p.score)) continue;
-    p.score = scores[next];
-    p.bound = bounds[next++];
+  std::vector<double> scores(tokens.size()), bounds(tokens.size());
+  oracle_key_diff(rows.data(), static_cast<uint32_t>(tokens.size()), head_dim,
+                  scores.data(), bounds.data());
+  std::vector<Present> there;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    there.push_back({tokens[i], scores[i], bounds[i]});
   }
   return there;
 }

@@ -12,7 +12,8 @@ extern "C" {
 // keys[n_tokens, head_dim]; scores[n_tokens], bounds[n_tokens].
 
 // KeyDiff: -cos(k, the mean of k / |k|). A key is divided by its own norm of at
-// least 1e-12; norms in the cosine are at least 1e-8. Keys must be finite.
+// least 1e-12; norms in the cosine are at least 1e-8. Keys whose square f32 does not
+// have are in no mean and score NaN.
 void oracle_key_diff(const float* keys, uint32_t n_tokens, uint32_t head_dim,
                      double* scores, double* bounds);
 

@@ -90,7 +90,7 @@ Row NonCausalRow(const oracle_prompt& p, uint32_t layer, uint32_t h,
   Row all(size_t{group} * n);
   oracle_non_causal_rows(group, p.n_tokens, n, d,
                          p.queries + (head * p.n_tokens + first) * d,
-                         KeyOf(p, layer, h, first), 256, all.data());
+                         KeyOf(p, layer, h, first), nullptr, 256, all.data());
   Rows rows;
   for (uint32_t g = 0; g < group; ++g) {
     rows.emplace_back(all.begin() + g * n, all.begin() + (g + 1) * n);

@@ -111,6 +111,10 @@ void oracle_row_weights(const oracle_attention* in, uint32_t head, uint32_t row,
   if (policy.softmax == ORACLE_SOFTMAX_PAST) {
     n_visible = std::min(n_visible, in->n_tokens - in->window);
   }
+  const uint32_t group = in->n_q_heads / in->n_kv_heads;
+  const float* const biases =
+      in->biases == nullptr ? nullptr
+                            : in->biases + size_t{head / group} * in->n_tokens;
   std::fill(weights, weights + in->n_tokens, 0.0);
   double highest = -std::numeric_limits<double>::infinity();
   for (uint32_t j = 0; j < n_visible; ++j) {
@@ -120,10 +124,7 @@ void oracle_row_weights(const oracle_attention* in, uint32_t head, uint32_t row,
     if (in->softcap != 0.0) {
       weights[j] = in->softcap * std::tanh(weights[j] / in->softcap);
     }
-    if (in->biases != nullptr) {
-      const uint32_t kv_head = head / (in->n_q_heads / in->n_kv_heads);
-      weights[j] += in->biases[size_t{kv_head} * in->n_tokens + j];
-    }
+    if (biases != nullptr) weights[j] += biases[j];
     highest = std::max(highest, weights[j]);
   }
   double sum = 0.0;
@@ -133,9 +134,13 @@ void oracle_row_weights(const oracle_attention* in, uint32_t head, uint32_t row,
     highest = std::max(highest, sink);
     sum = sink == before && std::isinf(sink) ? 0.0 : std::exp(sink - highest);
   }
+  // Biases may hide all that a row sees, which then adds nothing.
+  const bool hides_all = biases != nullptr && highest == -INFINITY;
+  if (hides_all) highest = 0.0;
   for (uint32_t j = 0; j < n_visible; ++j) {
     sum += weights[j] = std::exp(weights[j] - highest);
   }
+  if (hides_all && sum == 0.0) sum = 1.0;
   const bool weighed = policy.row_weight == ORACLE_ROW_WEIGHT_PAST;
   for (uint32_t j = 0; j < n_visible; ++j) {
     weights[j] = weights[j] / sum * (weighed ? n_past : 1.0);
@@ -170,6 +175,37 @@ void oracle_window_weights(const oracle_attention* in, double* weights) {
       if (policy.spread == 0.0) continue;
       out += policy.spread * in->window *
              oracle_variance(of_key.data(), in->window);
+    }
+  }
+}
+
+void oracle_add_spread_bounds(const oracle_attention* in, double tolerance,
+                              double* bounds) {
+  const uint32_t n = in->n_tokens, window = in->window;
+  std::vector<std::vector<double>> rows(window, std::vector<double>(n));
+  for (uint32_t h = 0; h < in->n_q_heads; ++h) {
+    for (uint32_t w = 0; w < window; ++w) {
+      oracle_row_weights(in, h, w, rows[w].data());
+    }
+    for (uint32_t j = 0; j < n; ++j) {
+      std::vector<double> of_key;
+      for (const auto& row : rows) of_key.push_back(row[j]);
+      const double apart =
+          oracle_variance(of_key.data(), window) * (window - 1.0);
+      double mean = 0.0, squares = 0.0, off = 0.0;
+      for (const double a : of_key) mean += a / window;
+      for (const double a : of_key) {
+        const double error = tolerance * a;
+        squares += a * a;
+        off += (2.0 * std::abs(a - mean) + error) * error;
+      }
+      // Sums of up to 64 squares may be off by as many units.
+      off +=
+          0x1p-24 * ((16.0 + 4.0 * std::sqrt(window)) * squares + 8.0 * apart);
+      const double nothing = 0x1p-17 * squares;
+      if (apart <= nothing + off) off += nothing;
+      bounds[size_t{h} * n + j] +=
+          in->policy->spread * window * off / (window - 1.0);
     }
   }
 }
@@ -224,6 +260,7 @@ void oracle_shape(const oracle_policy* policy, uint32_t group, uint32_t stride,
   };
   const auto weigh = [&](std::vector<double>& row) {
     for (uint32_t j = 0; j < n_past && token_weights != nullptr; ++j) {
+      if (row[j] == INFINITY) continue;  // it must stay
       row[j] = (row[j] + policy->epsilon) * token_weights[j];
     }
   };

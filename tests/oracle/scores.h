@@ -27,10 +27,9 @@ typedef struct oracle_attention {
   const float* reference;
   const int32_t* reference_positions;
   const int32_t* slot_positions;
-  double softcap;      // of scaled logits; 0: none
-  const float* sinks;  // [n_q_heads]: logits of softmax sinks; NULL: none
-  const float*
-      biases;  // [n_kv_heads, n_tokens], added to capped logits; NULL: none
+  double softcap;       // of scaled logits; 0: none
+  const float* sinks;   // [n_q_heads]: logits of softmax sinks; NULL: none
+  const float* biases;  // [n_kv_heads, n_tokens], of capped logits; NULL: none
 } oracle_attention;
 
 // weights[n_tokens]: the softmax weights of one row, of the window or, from row
@@ -44,6 +43,12 @@ double oracle_variance(const double* values, uint32_t n);
 // weights[n_q_heads, n_tokens]: softmax weights, summed over the window's rows, or
 // their maximum, after each row is pooled if the order says so; with row_spread, and the variance. Where logits are reduced, all query heads of a KV head have the same.
 void oracle_window_weights(const oracle_attention* in, double* weights);
+
+// bounds[n_q_heads, n_tokens] get what the variances of those rows add if a weight is off
+// by a part of it, `tolerance`. Of weights that differ no more than f32 rounds, it is
+// nothing.
+void oracle_add_spread_bounds(const oracle_attention* in, double tolerance,
+                              double* bounds);
 
 // One row of n values pooled; out is not in.
 void oracle_pool(const double* in, uint32_t n, const oracle_policy* policy,
@@ -61,11 +66,11 @@ void oracle_shape(const oracle_policy* policy, uint32_t group, uint32_t stride,
                   const double* token_weights, double* scores);
 
 // rows[group, n_tokens] of expected attention, and how far f32 may be off. The first
-// n_sink are 0. covariance may be NULL.
+// n_sink are 0. covariance may be NULL, and so may biases[n_tokens].
 void oracle_expected_rows(uint32_t n_tokens, uint32_t n_sink, uint32_t group,
                           uint32_t head_dim, double scale, const float* keys,
                           const float* mean, const float* covariance,
-                          double* rows, double* bounds);
+                          const float* biases, double* rows, double* bounds);
 
 // scores[n_kv_heads, n_tokens] from the weights, as the policy shapes them. A
 // kept window is +infinity and outside the pooling. A window that is not kept

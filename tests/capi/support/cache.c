@@ -560,3 +560,16 @@ void test_cache_keys(const test_cache* cache, uint32_t n_tokens, float* out) {
     }
   }
 }
+
+float* test_cache_rows(const test_cache* cache, const kvevict_plane* plane,
+                       uint32_t head, uint32_t first, uint32_t n_tokens) {
+  const uint32_t dim = plane->head_dim;
+  float* rows = malloc(((size_t)n_tokens * dim + 1) * sizeof *rows);
+  for (uint32_t t = 0; t < n_tokens; ++t) {
+    for (uint32_t i = 0; i < dim; ++i) {
+      rows[(size_t)t * dim + i] =
+          test_cache_get(cache, plane, first + t, head, i);
+    }
+  }
+  return rows;
+}

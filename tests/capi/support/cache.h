@@ -105,6 +105,10 @@ void test_cache_append(test_cache* cache, test_random* random, uint32_t first,
 /* Keys as f32, [n_kv_heads, n_tokens, k_head_dim]. */
 void test_cache_keys(const test_cache* cache, uint32_t n_tokens, float* out);
 
+/* Rows of a head from `first` on as f32, malloc'd. */
+float* test_cache_rows(const test_cache* cache, const kvevict_plane* plane,
+                       uint32_t head, uint32_t first, uint32_t n_tokens);
+
 /* Fails the test unless the first n_tokens rows are alike in any layouts. */
 void test_expect_same_rows(const test_cache* a, const test_cache* b,
                            uint32_t n_tokens, const char* what);

@@ -19,6 +19,10 @@ static bool IsWanted(const char* simd) {
   return false;
 }
 
+bool test_is_fused(const char* simd) {
+  return strstr(simd, "SSE") == NULL && strcmp(simd, "WASM") != 0;
+}
+
 test_any_context test_draw_context(test_random* random) {
   static test_any_context all[kMostTargets];
   static test_runner runners[kMostTargets][TEST_MOST_THREADS];
@@ -29,7 +33,7 @@ test_any_context test_draw_context(test_random* random) {
     if (!IsWanted(simd)) continue;
     test_any_context* const c = &all[n];
     c->simd = simd;
-    c->is_fused = strstr(simd, "SSE") == NULL && strcmp(simd, "WASM") != 0;
+    c->is_fused = test_is_fused(simd);
     for (uint32_t i = 0; i < TEST_MOST_THREADS; ++i) {
       kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
       options.simd_target = simd;
@@ -43,4 +47,14 @@ test_any_context test_draw_context(test_random* random) {
   drawn.context =
       drawn.of_threads[test_random_below(random, TEST_MOST_THREADS)];
   return drawn;
+}
+
+const char* test_draw_target(test_random* random) {
+  const char *wanted[kMostTargets], *simd;
+  uint32_t n = 0;
+  for (uint32_t t = 0; (simd = kvevict_simd_target_at(t)) != NULL; ++t) {
+    if (IsWanted(simd)) wanted[n++] = simd;
+  }
+  EXPECT(n > 0, "KVEVICT_TEST_TARGETS names no target of this CPU");
+  return wanted[test_random_below(random, n)];
 }

@@ -20,4 +20,10 @@ typedef struct test_any_context {
  * SVE": emulated CPUs are slow. */
 test_any_context test_draw_context(test_random* random);
 
+/* Draws the name of one of them. */
+const char* test_draw_target(test_random* random);
+
+/* Whether this target multiplies and adds at once. */
+bool test_is_fused(const char* simd);
+
 #endif /* KVEVICT_TESTS_CAPI_SUPPORT_CONTEXTS_H_ */

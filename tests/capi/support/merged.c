@@ -57,18 +57,6 @@ static double StoreError(kvevict_dtype dtype, double v) {
   return dtype == KVEVICT_DTYPE_F16 ? size * 0x1p-11 + 0x1p-25 : size * 0x1p-8;
 }
 
-static float* ReadRows(const test_cache* cache, const kvevict_plane* plane,
-                       uint32_t head, uint32_t n_tokens) {
-  const uint32_t dim = plane->head_dim;
-  float* rows = malloc(((size_t)n_tokens * dim + 1) * sizeof *rows);
-  for (uint32_t t = 0; t < n_tokens; ++t) {
-    for (uint32_t i = 0; i < dim; ++i) {
-      rows[(size_t)t * dim + i] = test_cache_get(cache, plane, t, head, i);
-    }
-  }
-  return rows;
-}
-
 static void ExpectRows(const test_cache* got, const test_cache* moved,
                        const kvevict_plane* plane, const kvevict_plane* other,
                        uint32_t head, uint32_t n_keep, const double* want,
@@ -103,9 +91,9 @@ bool test_expect_merged(const test_cache* before, const test_cache* got,
                         const char* what) {
   const kvevict_view* view = &before->view;
   const bool has_values = before->spec.v_head_dim > 0;
-  float* const keys = ReadRows(before, &view->k, head, n_tokens);
+  float* const keys = test_cache_rows(before, &view->k, head, 0, n_tokens);
   float* const values =
-      has_values ? ReadRows(before, &view->v, head, n_tokens) : NULL;
+      has_values ? test_cache_rows(before, &view->v, head, 0, n_tokens) : NULL;
   const size_t n_k = (size_t)n_keep * view->k.head_dim + 1;
   const size_t n_v = (size_t)n_keep * view->v.head_dim + 1;
   oracle_merged want = {malloc(n_k * sizeof(double)),
@@ -181,8 +169,8 @@ static void ExpectFitted(const test_model* m, uint32_t layer, uint32_t head,
   const uint32_t n_rows = FitRows(m);
   const uint32_t first =
       m->policy.reference > 0 ? m->reference_first : m->n_seen - n_rows;
-  float* const keys = ReadRows(before, &view->k, head, n_held);
-  float* const values = ReadRows(before, &view->v, head, n_held);
+  float* const keys = test_cache_rows(before, &view->k, head, 0, n_held);
+  float* const values = test_cache_rows(before, &view->v, head, 0, n_held);
   float* const queries = test_model_read_queries(m, layer, head, first, n_rows);
   float* const of_rows = malloc((size_t)n_rows * group * sizeof *of_rows);
   for (uint32_t i = 0; i < n_rows * group && sinks != NULL; ++i) {
@@ -190,10 +178,11 @@ static void ExpectFitted(const test_model* m, uint32_t layer, uint32_t head,
   }
   const kvevict_plane* const has_biases = test_bias_plane(view);
   float* const biases =
-      has_biases ? ReadRows(before, has_biases, head, n_held) : NULL;
+      has_biases ? test_cache_rows(before, has_biases, head, 0, n_held) : NULL;
   float* const fitted =
-      has_biases ? ReadRows(got, test_bias_plane(&got->view), head, n_keep)
-                 : NULL;
+      has_biases
+          ? test_cache_rows(got, test_bias_plane(&got->view), head, 0, n_keep)
+          : NULL;
   const size_t n = (size_t)n_keep * dim;
   double* const want = malloc(n * sizeof *want);
   double* const bounds = malloc(n * sizeof *bounds);
@@ -218,7 +207,7 @@ static void ExpectFitted(const test_model* m, uint32_t layer, uint32_t head,
     ExpectFittedBiases(&in, sum, what);
   } else if (has_biases) {
     float* const same =
-        ReadRows(moved, test_bias_plane(&moved->view), head, n_keep);
+        test_cache_rows(moved, test_bias_plane(&moved->view), head, 0, n_keep);
     EXPECT(memcmp(same, fitted, n_keep * sizeof *same) == 0,
            "%s: a bias changed", what);
     free(same);

@@ -5,7 +5,10 @@
 #include <string.h>
 
 #include "kvevict/experimental.h"
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/floats.h"
+#include "tests/capi/support/plan.h"
 #include "tests/capi/support/policies.h"
 
 /* ---- Policies ---- */
@@ -15,13 +18,14 @@ static const struct {
   const char *key, *values;
 } kNumbers[] = {{"sink", "0|3|5"},
                 {"recent", "0|4|9"},
-                {"window", "1|2|5|8|31|32|64"},
-                {"pool", "none|avg1|avg3|avg7|max3|max7|avg63|max63"},
+                {"window", "1|2|5|8|31|32|64|65|130"},
+                {"pool", "none|avg1|avg3|avg9|max3|max7|avg63|max63|avg1023"},
                 {"reference", "1|2|7|16|33|70"},
                 {"reference_weight", "1|0.5|0.125|0.9"},
                 {"half_life", "1|7|24|4096"},
-                {"block", "2|7|16|33|100|256"},
+                {"block", "2|7|16|33|100|255|256"},
                 {"epsilon", "0.125|4"},
+                {"spread", "0|3|200"},
                 {"leverage", "0.75|2"},
                 {"redundancy", "0.25|0.5|1"},
                 {"similarity", "0.1|0.3|0.77"},
@@ -46,9 +50,8 @@ void test_draw_scoring(const char* kind, const char* more, test_random* random,
                        char* text) {
   for (;;) {
     kvevict_policy* policy = NULL;
-    /* The oracle has no spread, and key differences block by block elsewhere. */
-    const char* const own = strcmp(kind, "cake") == 0
-                                ? ":spread=0,split=uniform"
+    /* Key differences block by block have another test. */
+    const char* const own = strcmp(kind, "cake") == 0      ? ":split=uniform"
                             : strcmp(kind, "keydiff") == 0 ? ":block=0"
                                                            : "";
     snprintf(text, TEST_POLICY_TEXT, "%s%s%s%s", kind, own,
@@ -105,6 +108,9 @@ static void MakeGeometry(test_signals* s, test_random* random) {
   /* Some elements are not rotated. */
   s->geometry.rope_inv_freq_len =
       test_random_coin(random) ? dim / 2 : (dim + 3) / 4;
+  if (Pairs(s) > TEST_SIGNAL_PAIRS) {
+    s->geometry.rope_inv_freq_len = TEST_SIGNAL_PAIRS;
+  }
   for (uint32_t f = 0; f < Pairs(s); ++f) {
     s->inv_freq[f] = (float)pow(10000.0, -(double)f / Pairs(s));
   }
@@ -122,40 +128,52 @@ static void MakeGeometry(test_signals* s, test_random* random) {
   s->geometry.sink_logits_len = n;
 }
 
+/* Heads of a few slots may be large. What computes as many products as a head's
+ * elements squared, or more, gets smaller ones, and so does a softmax without a scale,
+ * whose logits grow with them. */
+static uint32_t DrawDim(const oracle_policy* p, uint32_t most,
+                        test_random* random) {
+  static const uint32_t kDims[] = {2, 3, 5, 16, 31, 64, 65, 80, 128, 257};
+  static const uint32_t kLarge[] = {129, 300, 576, 1024, 1031};
+  const bool has_inverse = p->leverage > 0.0 || p->kind >= ORACLE_OTHER;
+  const bool is_square = p->kind == ORACLE_EXPECTED_ATTENTION;
+  if (p->kind == ORACLE_NON_CAUSAL) return kDims[test_random_below(random, 4)];
+  if (most <= TEST_FEW_SLOTS && !has_inverse) {
+    return kLarge[test_random_below(random, 5)];
+  }
+  return kDims[test_random_below(random, most > 600                 ? 4
+                                         : has_inverse || is_square ? 6
+                                                                    : 10)];
+}
+
 test_signals* test_signals_create(const char* policy, uint32_t n_layers,
                                   uint32_t most, test_random* random) {
   static const uint32_t kGroups[] = {1, 2, 3, 4, 8};
-  static const uint32_t kDims[] = {2, 3, 16, 31, 64, 65, 80, 128, 257};
   static const kvevict_dtype kTypes[] = {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F16,
                                          KVEVICT_DTYPE_BF16};
   test_signals* s = calloc(1, sizeof *s);
   const oracle_policy p = oracle_policy_from(policy);
   test_model_spec spec = test_small_model("none");
-  /* These compute as many products as a head's elements squared, or more. */
-  const bool is_small = p.kind == ORACLE_EXPECTED_ATTENTION ||
-                        p.leverage > 0.0 || p.kind >= ORACLE_OTHER;
-  /* Its softmax has no scale: its logits grow with the head's size. */
-  const uint32_t n_dims = p.kind == ORACLE_NON_CAUSAL ? 3 : is_small ? 5 : 9;
   spec.n_layers = n_layers;
   spec.n_kv_heads = test_random_between(random, 1, 3);
   spec.n_q_heads = spec.n_kv_heads * kGroups[test_random_below(random, 5)];
-  spec.k_head_dim = kDims[test_random_below(random, n_dims)];
-  spec.v_head_dim = test_random_between(random, 1, 40);
+  spec.k_head_dim = DrawDim(&p, most, random);
+  spec.v_head_dim = test_random_coin(random)
+                        ? spec.k_head_dim
+                        : test_random_between(random, 1, 40);
   spec.max_tokens = most;
   spec.max_positions = 3 * most;
   spec.q_dtype = kTypes[test_random_below(random, 3)];
   spec.k_dtype = kTypes[test_random_below(random, 3)];
   spec.layout = (test_layout)test_random_below(random, TEST_N_LAYOUTS);
-  kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
-  uint32_t n_targets = 0;
-  while (kvevict_simd_target_at(n_targets) != NULL) ++n_targets;
-  options.simd_target =
-      kvevict_simd_target_at(test_random_below(random, n_targets));
-  test_runner_install(&s->runner, test_random_between(random, 1, 3), &options);
-  EXPECT_OK(kvevict_context_create(&options, &s->context));
-  spec.context = s->context;
+  spec.n_companions = test_random_below(random, 3) == 0;
+  s->with = test_draw_context(random);
+  spec.context = s->with.context;
   s->m = test_model_create(&spec, (test_random){test_random_u64(random)});
   s->m->policy_handle = test_policy(policy);
+  for (uint32_t l = 0; spec.n_companions > 0 && l < n_layers; ++l) {
+    s->m->live[l]->companions[0].role = KVEVICT_ROLE_BIAS;
+  }
   MakeGeometry(s, random);
   EXPECT_OK(test_model_go_on(s->m, policy, &s->geometry, NULL));
   return s;
@@ -163,10 +181,53 @@ test_signals* test_signals_create(const char* policy, uint32_t n_layers,
 
 void test_signals_destroy(test_signals* s) {
   test_model_destroy(s->m);
-  kvevict_context_destroy(s->context);
   free(s->numbers[0]);
   free(s->numbers[1]);
   free(s);
+}
+
+/* ---- Odd rows ---- */
+
+/* Products of infinity and numbers of both signs are NaN or not as their order is, so
+ * some kinds get NaN only. */
+void test_signals_make_odd(test_signals* s, uint32_t layer, uint32_t n,
+                           test_random* random) {
+  static const float kOdd[] = {NAN, INFINITY, -INFINITY, 1e30f};
+  const oracle_policy* p = &s->m->policy;
+  test_cache* const cache = s->m->live[layer];
+  const test_model_spec* spec = &s->m->spec;
+  const uint32_t first = test_random_below(random, n);
+  const uint32_t head = test_random_below(random, spec->n_kv_heads);
+  if (spec->n_companions > 0 && test_random_coin(random)) {
+    const uint32_t n_hidden = test_random_below(random, 3) == 0 ? n : first;
+    for (uint32_t t = 0; t < n_hidden; ++t) {
+      test_cache_set(cache, cache->companions, t, head, 0, -INFINITY);
+    }
+  }
+  if (p->leverage > 0.0 || p->kind >= ORACLE_OTHER) return;
+  if (s->layer.logit_softcap != 0.0f || test_random_coin(random)) return;
+  /* Its square leaves f32, which only directions know. */
+  const bool has_huge = spec->k_dtype != KVEVICT_DTYPE_F16 &&
+                        (p->kind == ORACLE_KEYDIFF ||
+                         (p->kind == ORACLE_CUSTOM && p->redundancy > 0.0));
+  const uint32_t n_odd =
+      p->kind == ORACLE_EXPECTED_ATTENTION ? 1 : 3 + has_huge;
+  const float odd = kOdd[test_random_below(random, n_odd)];
+  const uint32_t element = test_random_below(random, spec->k_head_dim);
+  const bool in_all = test_random_below(random, 4) == 0;
+  for (uint32_t t = first; t < (in_all ? n : first + 1); ++t) {
+    test_cache_set(cache, &cache->view.k, t, head, element, odd);
+  }
+  if (test_random_coin(random)) {
+    test_cache_set(cache, &cache->view.v, first, head, 0, odd);
+  }
+  if (s->n_query_rows == 0 || test_random_below(random, 4) != 0) return;
+  const uint32_t row =
+      s->m->n_seen - 1 - test_random_below(random, s->n_query_rows);
+  test_store(spec->q_dtype, NAN,
+             s->m->queries[layer] + (size_t)row * spec->n_q_heads *
+                                        spec->k_head_dim *
+                                        test_element_bytes(spec->q_dtype));
 }
 
 /* ---- Inputs ---- */
@@ -230,9 +291,13 @@ static void DrawNumbers(test_signals* s, uint32_t layer, test_random* random) {
   const bool is_plain = p->weight == ORACLE_WEIGHT_NONE &&
                         p->pool == ORACLE_POOL_NONE && !p->standardize;
   static const float kSpecial[] = {NAN, INFINITY, -INFINITY, 0.0f, 3e38f};
-  for (size_t i = 0; is_plain && i < begins[TEST_SIGNAL_WEIGHTS]; ++i) {
+  const bool is_odd = is_plain || test_random_coin(random);
+  for (size_t i = 0; is_odd && i < begins[TEST_SIGNAL_SUMS]; ++i) {
     if (test_random_below(random, 30) != 0) continue;
-    s->numbers[layer][i] = kSpecial[test_random_below(random, p->draw ? 5 : 4)];
+    if (i >= begins[TEST_SIGNAL_WEIGHTS] && p->share != ORACLE_SHARE_NONE)
+      break;
+    s->numbers[layer][i] =
+        kSpecial[test_random_below(random, is_plain && p->draw ? 5 : 4)];
   }
 }
 
@@ -292,4 +357,31 @@ void test_signals_give(test_signals* s, uint32_t stride, uint32_t n_rows,
     in->n_reference_rows = p->reference;
     if (m->n_seen % 2 == 0) in->reference_positions = s->reference_positions;
   }
+}
+
+void test_signals_random(const test_signals* s, uint32_t layer, uint32_t head,
+                         const uint32_t* counts, double* row) {
+  char text[TEST_POLICY_TEXT];
+  snprintf(text, sizeof text, "random:seed=%llu",
+           (unsigned long long)s->m->policy.seed);
+  const kvevict_policy* plain = test_policy(text);
+  kvevict_plan* plan = NULL;
+  EXPECT_OK(
+      kvevict_plan_create(s->with.context, &s->geometry, plain, NULL, &plan));
+  const uint32_t n_kv = s->m->spec.n_kv_heads;
+  float* scores = malloc(sizeof(float) * n_kv * s->stride);
+  kvevict_score_job job =
+      test_score_job(s->stride, &s->m->views[layer], NULL, scores, n_kv);
+  job.layer = layer;
+  job.token_counts = counts;
+  const size_t bytes =
+      test_workspace(plan, KVEVICT_OPERATION_SCORE, 0).best_bytes;
+  void* workspace = aligned_alloc(64, (bytes + 64) / 64 * 64);
+  EXPECT_OK(kvevict_score(plan, &job, 1, workspace, bytes, NULL));
+  for (uint32_t t = 0; t < counts[head]; ++t) {
+    row[t] = scores[(size_t)head * s->stride + t];
+  }
+  free(scores);
+  free(workspace);
+  kvevict_plan_destroy(plan);
 }

@@ -7,14 +7,19 @@
 #include <stdint.h>
 
 #include "kvevict/kvevict.h"
+#include "tests/capi/support/contexts.h"
 #include "tests/capi/support/model.h"
 
-enum { TEST_SIGNAL_PAIRS = 160, TEST_SIGNAL_HEADS = 24, TEST_REFERENCE = 80 };
+enum {
+  TEST_SIGNAL_PAIRS = 256,
+  TEST_SIGNAL_HEADS = 24,
+  TEST_REFERENCE = 80,
+  TEST_FEW_SLOTS = 12
+};
 
 typedef struct test_signals {
   test_model* m;
-  test_runner runner;
-  kvevict_context* context;
+  test_any_context with;
   kvevict_layer_geometry layer; /* with the numbers that the model's lacks */
   kvevict_geometry geometry;
   float inv_freq[TEST_SIGNAL_PAIRS];
@@ -36,7 +41,8 @@ void test_draw_scoring(const char* kind, const char* more, test_random* random,
                        char* text);
 
 /* A model of one or two layers for the policy, of a random shape, on a random SIMD
- * target. most: the slots that it has room for. */
+ * target. most: the slots that it has room for; heads are large if there are few, and
+ * small if there are many. */
 test_signals* test_signals_create(const char* policy, uint32_t n_layers,
                                   uint32_t most, test_random* random);
 void test_signals_destroy(test_signals* s);
@@ -45,6 +51,11 @@ void test_signals_destroy(test_signals* s);
  * h2o and non-causal; others take their window. */
 void test_signals_give(test_signals* s, uint32_t stride, uint32_t n_rows,
                        test_random* random);
+
+/* Makes some of the rows odd that the next call reads, as far as its policy says what
+ * comes of that: elements are not finite, and biases hide slots. */
+void test_signals_make_odd(test_signals* s, uint32_t layer, uint32_t n,
+                           test_random* random);
 
 /* The numbers of a layer's inputs by kind, head after head. */
 enum {
@@ -67,6 +78,11 @@ bool test_signals_expect(const test_signals* s, uint32_t layer,
                          const uint32_t* counts,
                          const int32_t* const* positions, uint32_t n_seen,
                          double* scores, double* bounds);
+
+/* The numbers that the library gives a head by kind `random`, which other tests
+ * compare. */
+void test_signals_random(const test_signals* s, uint32_t layer, uint32_t head,
+                         const uint32_t* counts, double* row);
 
 /* lse[n_q_heads, n_query_rows] of the rows in n held slots, as f32. */
 void test_signals_lse(const test_signals* s, uint32_t layer, uint32_t n,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kvevict/experimental.h"
+#include "tests/capi/support/cache.h"
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
@@ -11,6 +12,7 @@
 #include "tests/capi/support/signals.h"
 #include "tests/oracle/draw.h"
 #include "tests/oracle/key_scores.h"
+#include "tests/oracle/key_value_scores.h"
 #include "tests/oracle/leverage.h"
 #include "tests/oracle/non_causal.h"
 #include "tests/oracle/query_centers.h"
@@ -26,12 +28,18 @@ static bool Is(const test_signals* s, const char* key, const char* value) {
 
 /* ---- Expected scores ---- */
 
-/* A head in f32: its keys, norms of values and queries. */
+/* A head in f32: its keys, values, biases and queries. Lengths are those of finite rows. */
 typedef struct head_rows {
   uint32_t n, group;
-  float *keys, *queries, *reference;
-  double *norms, q_max, k_max;
+  float *keys, *values, *biases, *queries, *reference;
+  double *norms, q_max, k_max, bias_max;
 } head_rows;
+
+static double LengthOf(const float* row, uint32_t dim) {
+  double sum = 0.0;
+  for (uint32_t e = 0; e < dim; ++e) sum += (double)row[e] * (double)row[e];
+  return sqrt(sum);
+}
 
 /* [group, n, dim] of the positions from `first` on. */
 static float* ReadQueries(const test_model* m, uint32_t layer, uint32_t head,
@@ -43,14 +51,12 @@ static float* ReadQueries(const test_model* m, uint32_t layer, uint32_t head,
   for (uint32_t i = 0; i < group * n; ++i) {
     const size_t row =
         (size_t)(first + i % n) * m->spec.n_q_heads + head * group + i / n;
-    double sum = 0.0;
     for (uint32_t e = 0; e < dim; ++e) {
-      const float q = test_load(m->spec.q_dtype,
-                                m->queries[layer] + (row * dim + e) * size);
-      rows[(size_t)i * dim + e] = q;
-      sum += (double)q * q;
+      rows[(size_t)i * dim + e] = test_load(
+          m->spec.q_dtype, m->queries[layer] + (row * dim + e) * size);
     }
-    *most = fmax(*most, sqrt(sum));
+    const double length = LengthOf(rows + (size_t)i * dim, dim);
+    if (isfinite(length)) *most = fmax(*most, length);
   }
   return rows;
 }
@@ -59,25 +65,20 @@ static head_rows Read(const test_signals* s, uint32_t layer, uint32_t head,
                       uint32_t n) {
   const test_model* m = s->m;
   const test_cache* live = m->live[layer];
-  const uint32_t dim = m->spec.k_head_dim;
+  const uint32_t dim = m->spec.k_head_dim, v_dim = m->spec.v_head_dim;
   head_rows r = {.n = n, .group = m->spec.n_q_heads / m->spec.n_kv_heads};
-  r.keys = malloc(sizeof(float) * ((size_t)n * dim + 1));
+  r.keys = test_cache_rows(live, &live->view.k, head, s->first, n);
+  r.values = test_cache_rows(live, &live->view.v, head, s->first, n);
+  if (live->view.n_companions > 0) {
+    r.biases = test_cache_rows(live, live->companions, head, s->first, n);
+  }
   r.norms = malloc(sizeof(double) * (n + 1));
   for (uint32_t t = 0; t < n; ++t) {
-    double sum = 0.0, norm = 0.0;
-    for (uint32_t e = 0; e < dim; ++e) {
-      const float k =
-          test_cache_get(live, &live->view.k, s->first + t, head, e);
-      r.keys[(size_t)t * dim + e] = k;
-      sum += (double)k * k;
-    }
-    for (uint32_t e = 0; e < m->spec.v_head_dim; ++e) {
-      const double v =
-          test_cache_get(live, &live->view.v, s->first + t, head, e);
-      norm += v * v;
-    }
-    r.k_max = fmax(r.k_max, sqrt(sum));
-    r.norms[t] = sqrt(norm);
+    const double length = LengthOf(r.keys + (size_t)t * dim, dim);
+    const double bias = r.biases == NULL ? 0.0 : fabs((double)r.biases[t]);
+    if (isfinite(length)) r.k_max = fmax(r.k_max, length);
+    if (isfinite(bias)) r.bias_max = fmax(r.bias_max, bias);
+    r.norms[t] = LengthOf(r.values + (size_t)t * v_dim, v_dim);
   }
   r.queries = ReadQueries(m, layer, head, m->n_seen - s->n_query_rows,
                           s->n_query_rows, &r.q_max);
@@ -87,6 +88,8 @@ static head_rows Read(const test_signals* s, uint32_t layer, uint32_t head,
 
 static void Forget(head_rows* r) {
   free(r->keys);
+  free(r->values);
+  free(r->biases);
   free(r->queries);
   free(r->reference);
   free(r->norms);
@@ -114,34 +117,38 @@ static void AttentionRows(const test_signals* s, uint32_t layer, uint32_t head,
                           const head_rows* r, const oracle_policy* policy,
                           const int32_t* positions, double* rows,
                           double* bounds) {
-  const kvevict_signal_inputs* in = &s->inputs[layer];
+  const uint32_t dim = s->layer.k_head_dim, window = s->n_query_rows;
   const oracle_attention attention = {
-      r->group,
-      1,
-      r->n,
-      s->n_query_rows,
-      s->layer.k_head_dim,
-      ScaleOf(s),
-      r->queries,
-      r->keys,
-      policy,
-      r->reference,
-      in->reference_positions,
-      positions,
-      s->layer.logit_softcap,
-      s->geometry.sink_logits == NULL
-          ? NULL
-          : s->sinks + layer * s->m->spec.n_q_heads + head * r->group,
-      NULL};
+      .n_q_heads = r->group,
+      .n_kv_heads = 1,
+      .n_tokens = r->n,
+      .window = window,
+      .head_dim = dim,
+      .scale = ScaleOf(s),
+      .queries = r->queries,
+      .keys = r->keys,
+      .policy = policy,
+      .reference = r->reference,
+      .reference_positions = s->inputs[layer].reference_positions,
+      .slot_positions = positions,
+      .softcap = s->layer.logit_softcap,
+      .sinks = s->geometry.sink_logits == NULL
+                   ? NULL
+                   : s->sinks + layer * s->m->spec.n_q_heads + head * r->group,
+      .biases = r->biases};
   oracle_window_weights(&attention, rows);
   const double logit = ScaleOf(s) * r->q_max * r->k_max; /* Cauchy-Schwarz */
   const double tolerance =
-      kUnit * (2.0 * logit * sqrt(s->layer.k_head_dim + 1.0) + 16.0 +
-               (s->n_query_rows > 64 ? 84.0 + sqrt(s->n_query_rows) : 0.0) +
+      kUnit * (2.0 * logit * sqrt(dim + 1.0) + 16.0 +
+               (window > 64 ? 84.0 + sqrt(window) : 0.0) +
                16.0 * (double)s->layer.logit_softcap +
-               (attention.sinks == NULL ? 0.0 : 12.0));
+               (attention.sinks == NULL ? 0.0 : 12.0) +
+               (r->biases == NULL ? 0.0 : 8.0 * r->bias_max + 2.0 * logit));
   for (uint32_t i = 0; i < r->group * r->n; ++i)
     bounds[i] = tolerance * rows[i];
+  if (policy != NULL && policy->spread > 0.0) {
+    oracle_add_spread_bounds(&attention, tolerance, bounds);
+  }
 }
 
 /* Sums that are given, or made of the last rows. */
@@ -172,67 +179,6 @@ static void SumRows(const test_signals* s, uint32_t layer, uint32_t head,
     if (is_mean) rows[i] /= n_rows;
     if (is_mean) bounds[i] /= n_rows;
   }
-}
-
-/* Copies n slots of a layer from s->first on. */
-static test_cache* CopyOf(const test_signals* s, uint32_t layer, uint32_t n) {
-  const test_cache* const live = s->m->live[layer];
-  test_cache_spec spec = live->spec;
-  test_random random = {1};
-  spec.layout = TEST_HEAD_MAJOR;
-  spec.capacity = n;
-  test_cache* copy = test_cache_create(&spec, &random);
-  for (uint32_t i = 0; i < n * spec.n_kv_heads; ++i) {
-    const uint32_t t = i / spec.n_kv_heads, h = i % spec.n_kv_heads;
-    for (uint32_t e = 0; e < spec.k_head_dim; ++e) {
-      test_cache_set(copy, &copy->view.k, t, h, e,
-                     test_cache_get(live, &live->view.k, s->first + t, h, e));
-    }
-    for (uint32_t e = 0; e < spec.v_head_dim; ++e) {
-      test_cache_set(copy, &copy->view.v, t, h, e,
-                     test_cache_get(live, &live->view.v, s->first + t, h, e));
-    }
-  }
-  return copy;
-}
-
-/* The scores that the library gives a policy whose signal has no oracle here, before
- * anything changes them. Other tests compare these. */
-static void PlainRow(const test_signals* s, uint32_t layer, uint32_t head,
-                     const uint32_t* counts, double* row) {
-  static const char* const kKeys[] = {"block", "ranks", "seed", "sink"};
-  char text[TEST_POLICY_TEXT], value[TEST_VALUE_TEXT];
-  EXPECT_OK(
-      kvevict_policy_format(s->m->policy_handle, text, sizeof text, NULL));
-  text[strcspn(text, ":")] = 0;
-  kvevict_policy* plain = test_policy(text);
-  for (int i = 0; i < 4; ++i) {
-    if (kvevict_policy_get(s->m->policy_handle, kKeys[i], value, sizeof value,
-                           NULL) == KVEVICT_OK) {
-      EXPECT_OK(kvevict_policy_set(plain, kKeys[i], value));
-    }
-  }
-  kvevict_plan* plan = NULL;
-  EXPECT_OK(kvevict_plan_create(s->context, &s->geometry, plain, NULL, &plan));
-  const uint32_t n_kv = s->m->spec.n_kv_heads;
-  uint32_t n = 1;
-  for (uint32_t h = 0; h < n_kv; ++h) n = counts[h] > n ? counts[h] : n;
-  test_cache* rows = CopyOf(s, layer, n);
-  float* scores = malloc(sizeof(float) * n_kv * n);
-  kvevict_score_job job = test_score_job(n, &rows->view, NULL, scores, n_kv);
-  job.layer = layer;
-  job.token_counts = counts;
-  const size_t bytes =
-      test_workspace(plan, KVEVICT_OPERATION_SCORE, 0).best_bytes;
-  void* workspace = aligned_alloc(64, (bytes + 64) / 64 * 64);
-  EXPECT_OK(kvevict_score(plan, &job, 1, workspace, bytes, NULL));
-  for (uint32_t t = 0; t < counts[head]; ++t) {
-    row[t] = scores[(size_t)head * n + t];
-  }
-  free(scores);
-  free(workspace);
-  test_cache_destroy(rows);
-  kvevict_plan_destroy(plan);
 }
 
 /* Leverage of the slots between both ends, and 0. A leverage is at most 1. Keys are
@@ -277,10 +223,12 @@ static void ChunkRows(const test_signals* s, const head_rows* r, double* rows,
   double* middle = malloc(sizeof(double) * (r->group * n + 1));
   oracle_non_causal_rows(r->group, s->n_query_rows, n_middle, dim,
                          r->queries + (size_t)(s->first + sink) * dim,
-                         r->keys + (size_t)sink * dim, p->block, middle);
+                         r->keys + (size_t)sink * dim,
+                         r->biases == NULL ? NULL : r->biases + sink, p->block,
+                         middle);
   const double logit = r->q_max * r->k_max;
-  const double bound =
-      kUnit * (logit * (8.0 + 4.0 * sqrt(dim)) + 64.0 + sqrt(p->block));
+  const double bound = kUnit * (logit * (8.0 + 4.0 * sqrt(dim)) + 64.0 +
+                                sqrt(p->block) + 8.0 * r->bias_max);
   for (uint32_t i = 0; i < r->group * n_middle; ++i) {
     const size_t at = (size_t)(i / n_middle) * n + sink + i % n_middle;
     rows[at] = middle[i];
@@ -320,7 +268,7 @@ static uint32_t SignalRows(const test_signals* s, uint32_t layer, uint32_t head,
       oracle_expected_rows(
           n, sink, group, dim, ScaleOf(s), r->keys,
           test_signal_numbers(s, layer, TEST_SIGNAL_MEAN) + q_head * dim,
-          covariance, rows, bounds);
+          covariance, r->biases, rows, bounds);
       return group;
     }
     case ORACLE_TRIATTENTION: {
@@ -355,13 +303,8 @@ static uint32_t SignalRows(const test_signals* s, uint32_t layer, uint32_t head,
       return 1;
     case ORACLE_KNORM:
       for (uint32_t t = 0; t < n; ++t) {
-        double sum = 0.0;
-        for (uint32_t e = 0; e < dim; ++e) {
-          const double k = r->keys[(size_t)t * dim + e];
-          sum += k * k;
-        }
-        rows[t] = -sqrt(sum);
-        bounds[t] = kUnit * (dim / 16.0 + 6) * sqrt(sum);
+        rows[t] = -LengthOf(r->keys + (size_t)t * dim, dim);
+        bounds[t] = kUnit * (dim / 16.0 + 6) * -rows[t];
       }
       return 1;
     case ORACLE_CUSTOM:
@@ -379,9 +322,18 @@ static uint32_t SignalRows(const test_signals* s, uint32_t layer, uint32_t head,
       }
       return 1;
     case ORACLE_LAGKV:
-    case ORACLE_CUR:
+    case ORACLE_CUR: {
+      const oracle_rows in = {
+          n, p->sink, p->block, dim, s->m->spec.v_head_dim, r->keys, r->values};
+      if (p->kind == ORACLE_CUR) {
+        oracle_cur(&in, rows, bounds);
+      } else {
+        oracle_lag(&in, p->ranks, rows, bounds);
+      }
+      return 1;
+    }
     case ORACLE_RANDOM:
-      PlainRow(s, layer, head, counts, rows);
+      test_signals_random(s, layer, head, counts, rows);
       return 1;
     default:
       LeverageRow(s, r, positions, rows, bounds);
@@ -421,9 +373,14 @@ static double* WeightsOf(const test_signals* s, uint32_t layer, uint32_t head,
   return weights;
 }
 
+/* What is not finite makes nothing that a bound could hold. */
+static double FiniteSize(double value) {
+  return isfinite(value) ? fabs(value) : 0.0;
+}
+
 /* A score of several f32 terms: as many roundings of the sum of their sizes. */
 static void ShapeHead(const test_signals* s, uint32_t n_rows, uint32_t n,
-                      const double* rows, const double* row_bounds,
+                      const double* rows, double* row_bounds,
                       const double* weights, double* scores, double* bounds) {
   const oracle_policy* p = &s->m->policy;
   oracle_policy of_sizes = *p;
@@ -434,9 +391,13 @@ static void ShapeHead(const test_signals* s, uint32_t n_rows, uint32_t n,
   double* sizes = malloc(sizeof(double) * (n_rows + 2) * (n + 1));
   double* size = sizes + (size_t)n_rows * n;
   double* weight = size + n;
-  for (uint32_t i = 0; i < n_rows * n; ++i) sizes[i] = fabs(rows[i]);
-  for (uint32_t t = 0; weights != NULL && t < n; ++t)
-    weight[t] = fabs(weights[t]);
+  for (uint32_t i = 0; i < n_rows * n; ++i) {
+    sizes[i] = FiniteSize(rows[i]);
+    row_bounds[i] = FiniteSize(row_bounds[i]);
+  }
+  for (uint32_t t = 0; weights != NULL && t < n; ++t) {
+    weight[t] = FiniteSize(weights[t]);
+  }
   oracle_shape(&of_sizes, n_rows, n, n, n_past, sizes,
                weights == NULL ? NULL : weight, size);
   of_sizes.epsilon = 0.0;
@@ -614,7 +575,8 @@ void test_signals_lse(const test_signals* s, uint32_t layer, uint32_t n,
                  (double)r.keys[(size_t)t * dim + e];
         }
         dot *= ScaleOf(s);
-        sum += exp(cap == 0.0 ? dot : cap * tanh(dot / cap));
+        if (cap != 0.0) dot = cap * tanh(dot / cap);
+        sum += exp(r.biases == NULL ? dot : dot + (double)r.biases[t]);
       }
       lse[(size_t)h * r.group * n_rows + i] = (float)log(sum);
     }

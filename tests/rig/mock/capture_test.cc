@@ -17,41 +17,6 @@ void Begin(
 
 TestSuite(mock_capture);
 
-// Nothing runs while it is captured, and every launch runs it again.
-Test(mock_capture, graphs_replay) {
-  const Device device;
-  const CUstream stream = device.MakeStream();
-  const CUdeviceptr out = device.Allocate(128);
-  const CUdeviceptr in = device.Allocate(4);
-  const CUfunction function = LoadTest(device, AddModule());
-  cr_assert_eq(device.d.cuMemsetD32Async(in, 10, 1, stream), 0);
-  cr_assert_eq(device.d.cuMemsetD32Async(out, 1, 32, stream), 0);
-  cr_assert_eq(device.d.cuStreamSynchronize(stream), 0);
-
-  Begin(device, stream);
-  cuda::CUstreamCaptureStatus status{};
-  cr_expect_eq(device.d.cuStreamIsCapturing(stream, &status), 0);
-  cr_expect_eq(status, cuda::CU_STREAM_CAPTURE_STATUS_ACTIVE);
-  cr_expect_eq(LaunchTest(device, function, out, in, stream), 0);
-  cr_expect_eq(device.d.cuMemcpyDtoDAsync(in, out + 4, 4, stream), 0);
-  CUgraph graph = nullptr;
-  cr_assert_eq(device.d.cuStreamEndCapture(stream, &graph), 0);
-  cr_expect_eq(device.Word(out), 1u);
-  cr_expect_eq(Launches("test"), 0u);
-
-  CUgraphExec exec = nullptr;
-  cr_assert_eq(device.d.cuGraphInstantiate(&exec, graph, 0), 0);
-  cr_assert_eq(device.d.cuGraphDestroy(graph), 0);
-  for (int turn = 0; turn < 3; ++turn) {
-    cr_expect_eq(device.d.cuGraphLaunch(exec, stream), 0);
-  }
-  cr_expect_eq(device.Word(out), 12u);  // 10, 11, 12
-  cr_expect_eq(device.Word(in), 13u);
-  cr_expect_eq(Launches("test"), 3u);
-  cr_expect_eq(device.d.cuGraphExecDestroy(exec), 0);
-  ExpectNoProblems();
-}
-
 // Each makes the capture invalid.
 Test(mock_capture, unsafe_calls) {
   const Device device;

@@ -189,13 +189,6 @@ KVEVICT_MOCK_API CUresult cuModuleLoadData(CUmodule* out, const void* image) {
   return LoadModule(call, static_cast<const char*>(image), out);
 }
 
-KVEVICT_MOCK_API CUresult cuModuleLoadDataEx(CUmodule* out, const void* image,
-                                             unsigned /*n_options*/,
-                                             int* /*options*/,
-                                             void** /*values*/) {
-  return cuModuleLoadData(out, image);
-}
-
 KVEVICT_MOCK_API CUresult cuModuleUnload(CUmodule handle) {
   KVEVICT_MOCK_CALL(kContext | kUnsafe | kWaits);
   const Module* module = Find(call.state.modules, handle);

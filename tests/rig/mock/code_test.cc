@@ -6,25 +6,6 @@ namespace {
 
 TestSuite(mock_code);
 
-Test(mock_code, launches) {
-  const Device device;
-  const CUstream stream = device.MakeStream();
-  const CUdeviceptr out = device.Allocate(128);
-  const CUdeviceptr in = device.Allocate(4);
-  const CUfunction function = LoadTest(device, AddModule());
-  cr_assert_eq(device.d.cuMemsetD32Async(in, 100, 1, stream), 0);
-  cr_expect_eq(LaunchTest(device, function, out, in, stream), 0);
-  cr_expect_eq(Launches(""), 0u);
-  cr_expect_eq(device.Word(out + 124), 131u);
-  cr_expect_eq(Launches(""), 1u);
-  cr_expect_eq(Launches("test"), 1u);
-  cr_expect_eq(Calls("cuLaunchKernel"), 1u);
-  const ptx::Counters counters = CountersOf("test");
-  cr_expect_eq(counters.CountOf("st.global.u32"), 32u);
-  cr_expect_eq(counters.global_store_sectors, 4u);
-  ExpectNoProblems();
-}
-
 Test(mock_code, images) {
   const Device device;
   CUmodule module = nullptr;

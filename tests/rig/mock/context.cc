@@ -52,16 +52,6 @@ KVEVICT_MOCK_API CUresult cuCtxGetCurrent(CUcontext* out) {
   return CUDA_SUCCESS;
 }
 
-KVEVICT_MOCK_API CUresult cuCtxSetCurrent(CUcontext context) {
-  KVEVICT_MOCK_CALL(kNothing);
-  if (context != nullptr && Find(call.state.contexts, context) == nullptr) {
-    return call.Misuse(CUDA_ERROR_INVALID_CONTEXT, "unknown context");
-  }
-  if (!CurrentContexts().empty()) CurrentContexts().pop_back();
-  if (context != nullptr) CurrentContexts().push_back(context);
-  return CUDA_SUCCESS;
-}
-
 KVEVICT_MOCK_API CUresult cuCtxPushCurrent_v2(CUcontext context) {
   KVEVICT_MOCK_CALL(kNothing);
   if (Find(call.state.contexts, context) == nullptr) {

@@ -11,25 +11,6 @@ namespace {
 
 TestSuite(mock_context);
 
-Test(mock_context, devices) {
-  const Device device({.n_devices = 2, .compute_capability = 75});
-  int value = 0;
-  cr_expect_eq(device.d.cuDeviceGetCount(&value), 0);
-  cr_expect_eq(value, 2);
-  cr_expect_eq(device.d.cuDeviceGet(&value, 2), 101);
-  cr_expect_eq(
-      device.d.cuDeviceGetAttribute(
-          &value, cuda::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0),
-      0);
-  cr_expect_eq(value, 5);
-  const char* name = nullptr;
-  cr_expect_eq(device.d.cuGetErrorName(static_cast<CUresult>(906), &name), 0);
-  cr_expect_str_eq(name, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT");
-  cr_expect_neq(device.d.cuGetErrorName(static_cast<CUresult>(12345), &name),
-                0);
-  ExpectNoProblems();
-}
-
 Test(mock_context, the_stack_belongs_to_the_thread) {
   const Device device;
   std::thread([&] {

@@ -81,11 +81,6 @@ uint64_t Pending() {
   return sum;
 }
 
-ptx::Counters CountersOf(const char* kernel) {
-  const auto lock = Lock();
-  return TheState().counters[kernel];
-}
-
 std::vector<std::string> Problems() {
   const auto lock = Lock();
   return TheState().problems;

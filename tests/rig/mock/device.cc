@@ -1,8 +1,5 @@
-// Start, devices, error names, the table of functions.
-#include <dlfcn.h>
-
+// Start, devices, error names.
 #include <cstdio>
-#include <string>
 
 #include "tests/rig/mock/state.h"
 
@@ -32,18 +29,6 @@ const char* NameOf(CUresult result) {
   }
 }
 
-// Finds the newest version, as today's drivers do.
-void* SymbolOf(const char* name) {
-  Dl_info self;
-  if (dladdr(reinterpret_cast<void*>(&SymbolOf), &self) == 0) return nullptr;
-  void* library = dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD);
-  if (library == nullptr) return nullptr;
-  void* symbol = dlsym(library, (std::string(name) + "_v2").c_str());
-  if (symbol == nullptr) symbol = dlsym(library, name);
-  dlclose(library);
-  return symbol;
-}
-
 }  // namespace
 
 KVEVICT_MOCK_API CUresult cuInit(unsigned flags) {
@@ -63,26 +48,6 @@ KVEVICT_MOCK_API CUresult cuDriverGetVersion(int* out) {
 KVEVICT_MOCK_API CUresult cuGetErrorName(CUresult error, const char** out) {
   *out = NameOf(error);
   return *out == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-}
-
-KVEVICT_MOCK_API CUresult cuGetErrorString(CUresult error, const char** out) {
-  return cuGetErrorName(error, out);
-}
-
-KVEVICT_MOCK_API CUresult cuGetProcAddress(const char* name, void** out,
-                                           int /*version*/,
-                                           unsigned long long /*flags*/) {
-  *out = SymbolOf(name);
-  return *out == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
-}
-
-KVEVICT_MOCK_API CUresult cuGetProcAddress_v2(const char* name, void** out,
-                                              int /*version*/,
-                                              unsigned long long /*flags*/,
-                                              int* out_status) {
-  *out = SymbolOf(name);
-  if (out_status != nullptr) *out_status = *out == nullptr ? 1 : 0;
-  return CUDA_SUCCESS;
 }
 
 KVEVICT_MOCK_API CUresult cuDeviceGetCount(int* out) {
@@ -107,15 +72,6 @@ KVEVICT_MOCK_API CUresult cuDeviceGetName(char* out, int n_bytes,
     return CUDA_ERROR_INVALID_DEVICE;
   }
   std::snprintf(out, static_cast<size_t>(n_bytes), "Mock GPU %d", device);
-  return CUDA_SUCCESS;
-}
-
-KVEVICT_MOCK_API CUresult cuDeviceTotalMem_v2(size_t* out, CUdevice device) {
-  KVEVICT_MOCK_CALL(kNothing);
-  if (device < 0 || device >= call.state.settings.n_devices) {
-    return CUDA_ERROR_INVALID_DEVICE;
-  }
-  *out = call.state.settings.memory_bytes;
   return CUDA_SUCCESS;
 }
 

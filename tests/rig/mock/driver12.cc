@@ -3,17 +3,6 @@
 
 namespace kvevict::mock {
 
-KVEVICT_MOCK_API CUresult cuCtxGetId(CUcontext context,
-                                     unsigned long long* out) {
-  KVEVICT_MOCK_CALL(kNothing);
-  if (context == nullptr) context = call.context;
-  if (Find(call.state.contexts, context) == nullptr) {
-    return call.Misuse(CUDA_ERROR_INVALID_CONTEXT, "unknown context");
-  }
-  *out = context->id;
-  return CUDA_SUCCESS;
-}
-
 // Libraries belong to no context: their code is loaded into a context when it
 // is first asked for there.
 KVEVICT_MOCK_API CUresult cuLibraryLoadData(

@@ -6,22 +6,6 @@ namespace {
 
 TestSuite(mock_memory);
 
-Test(mock_memory, copies_and_fills) {
-  const Device device;
-  const CUdeviceptr a = device.Allocate(16);
-  const CUdeviceptr b = device.Allocate(16);
-  const uint32_t words[] = {1, 2, 3, 4};
-  cr_expect_eq(device.d.cuMemcpyHtoD(a, words, 16), 0);
-  cr_expect_eq(device.d.cuMemsetD32Async(b, 7, 4, nullptr), 0);
-  cr_expect_eq(device.d.cuMemcpyDtoDAsync(b + 4, a + 8, 8, nullptr), 0);
-  cr_expect_eq(device.d.cuMemsetD8Async(b + 12, 0x11, 2, nullptr), 0);
-  cr_expect_eq(device.Word(b), 7u);
-  cr_expect_eq(device.Word(b + 4), 3u);
-  cr_expect_eq(device.Word(b + 8), 4u);
-  cr_expect_eq(device.Word(b + 12), 0x1111u);
-  ExpectNoProblems();
-}
-
 Test(mock_memory, ranges) {
   const Device device;
   const CUdeviceptr a = device.Allocate(16);

@@ -71,8 +71,6 @@ KVEVICT_MOCK_CONTROL uint64_t Waits();
 KVEVICT_MOCK_CONTROL uint64_t Launches(const char* kernel);
 // The work that waits on streams.
 KVEVICT_MOCK_CONTROL uint64_t Pending();
-// Instructions, sectors and bank conflicts of a kernel that has run.
-KVEVICT_MOCK_CONTROL ptx::Counters CountersOf(const char* kernel);
 
 // Misuse and faults, a sentence each, in order.
 KVEVICT_MOCK_CONTROL std::vector<std::string> Problems();

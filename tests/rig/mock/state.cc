@@ -72,7 +72,6 @@ void DestroyContext(State& state, Context* context) {
 
 Context* NewContext(State& state, CUdevice device) {
   auto context = std::make_unique<Context>();
-  context->id = state.next_context_id++;
   context->device = device;
   if (state.settings.host_memory) context->memory.AllowHostAddresses();
   return Keep(state.contexts, std::move(context));

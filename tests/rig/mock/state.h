@@ -12,6 +12,7 @@
 #include "tests/rig/mock/api.h"
 #include "tests/rig/mock/mock.h"
 #include "tests/rig/mock/queue.h"
+#include "tests/rig/ptx/counters.h"
 #include "tests/rig/ptx/memory.h"
 #include "tests/rig/ptx/module.h"
 
@@ -70,7 +71,6 @@ struct Module {
 };
 
 struct Context {
-  uint64_t id;
   CUdevice device;
   bool primary = false;
   CUresult lost = CUDA_SUCCESS;  // every later call returns it
@@ -92,7 +92,6 @@ struct State {
   std::mutex mutex;
   bool initialised = false;
   Settings settings;
-  uint64_t next_context_id = 1;
   uint64_t primary_retained = 0;
   Context* primary = nullptr;
 

@@ -44,21 +44,6 @@ KVEVICT_MOCK_API CUresult cuStreamSynchronize(CUstream handle) {
   return Drain(*call.context, stream);
 }
 
-KVEVICT_MOCK_API CUresult cuStreamGetCtx(CUstream handle, CUcontext* out) {
-  KVEVICT_MOCK_CALL(kNothing);
-  if (reinterpret_cast<uintptr_t>(handle) <= 2) {
-    if (call.context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-    *out = call.context;
-    return CUDA_SUCCESS;
-  }
-  const Stream* stream = Find(call.state.streams, handle);
-  if (stream == nullptr) {
-    return call.Misuse(CUDA_ERROR_INVALID_HANDLE, "unknown stream");
-  }
-  *out = stream->context;
-  return CUDA_SUCCESS;
-}
-
 // ---- Captures ----
 
 KVEVICT_MOCK_API CUresult cuStreamBeginCapture_v2(CUstream handle, int mode) {
