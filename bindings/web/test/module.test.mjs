@@ -151,9 +151,10 @@ test("halves evict as floats do", () => {
 });
 
 test("selection ties go to the lower slot, NaN last", () => {
-  const scores = Float32Array.from([0.5, NaN, 1, 0.5, Infinity, 0.5, -0, 0]);
-  const [slots] = kv.context().select({ nTokens: 8, scores, nRows: 1 }, 4);
-  assert.deepEqual(Array.from(slots), [0, 2, 3, 4]);
+  const scores = Float32Array.from([0.5, NaN, 1, 0.5, Infinity, 0.5, -0, 0,
+                                    0, 0, NaN, 0, 0, 1, 0, 2]);
+  const lists = kv.context().select({ nTokens: 8, scores, nRows: 2 }, 4, 2);
+  assert.deepEqual(lists.map((slots) => Array.from(slots)), [[0, 2, 3, 4], [0, 1, 5, 7]]);
 });
 
 test("a sequence is saved, loaded and forked", () => {

@@ -14,14 +14,18 @@ public sealed class EvictTests
     // without flash attention.
     private const float Bound = 1e-4f;
 
-    [Fact]
-    public void Logits_are_those_of_llama_cpp_without_the_tokens()
+    [Theory]
+    [InlineData("snapkv:budget=200,scope=model", false)]
+    [InlineData("snapkv:budget=200,scope=model", true)]
+    public void Logits_are_those_of_llama_cpp_without_the_tokens(string policy, bool flashAttention)
     {
         LLamaWeights weights = Random();
         LLamaToken[] tokens = Tokens(Prompt + Steps);
-        using LLamaContext evicted = weights.CreateContext(Parameters(1024), "snapkv:budget=200,scope=model");
-        using LLamaContext removed = weights.CreateContext(Parameters(1024));
-        foreach (LLamaContext context in new[] { evicted, removed }) Decode(context, tokens.AsSpan(0, Prompt), 0);
+        using LLamaContext evicted = weights.CreateContext(Parameters(1024, flashAttention), policy);
+        using LLamaContext removed = weights.CreateContext(Parameters(1024, flashAttention));
+        using LLamaContext moved = weights.CreateContext(Parameters(1024, flashAttention));
+        using LLamaContext whole = weights.CreateContext(Parameters(1024, flashAttention));
+        foreach (LLamaContext context in new[] { evicted, removed, whole }) Decode(context, tokens.AsSpan(0, Prompt), 0);
 
         KvEvictLLamaReport report = evicted.Evict();
         Assert.True(report.Evicted);
@@ -33,16 +37,23 @@ public sealed class EvictTests
         Assert.Equal(Budget, keep.Length);
         for (int layer = 0; layer < 3; ++layer)
             for (int head = 0; head < 2; ++head) Assert.Equal(keep, evicted.KeepPositions(layer: layer, kvHead: head));
-        float away = Distance(Decode(evicted, tokens.AsSpan(Prompt, 1), Prompt), Decode(removed, tokens.AsSpan(Prompt, 1), Prompt));
         foreach (int gone in Enumerable.Range(0, Prompt).Except(keep))
             removed.NativeHandle.MemorySequenceRemove(LLamaSeqId.Zero, gone, gone + 1);
-        removed.NativeHandle.MemorySequenceRemove(LLamaSeqId.Zero, Prompt, -1);
-        evicted.TrimTo(Prompt);
+        // The same tokens, which llama.cpp itself has put into other cells: its own noise.
+        moved.LoadState(removed.GetState(LLamaSeqId.Zero), LLamaSeqId.Zero);
+
+        float error = 0, noise = 0, away = 0;
         for (int i = Prompt; i < Prompt + Steps; ++i)
         {
-            Assert.InRange(Distance(Decode(removed, tokens.AsSpan(i, 1), i), Decode(evicted, tokens.AsSpan(i, 1), i)), 0, Bound);
+            float[] expected = Decode(removed, tokens.AsSpan(i, 1), i);
+            float[] logits = Decode(evicted, tokens.AsSpan(i, 1), i);
+            error = Math.Max(error, Distance(expected, logits));
+            noise = Math.Max(noise, Distance(expected, Decode(moved, tokens.AsSpan(i, 1), i)));
+            away = Math.Max(away, Distance(logits, Decode(whole, tokens.AsSpan(i, 1), i)));
         }
-        Assert.True(away > 20 * Bound, $"the evicted tokens do not matter: {away}");
+        float bound = flashAttention ? 2 * noise : Bound;
+        Assert.True(error <= bound, $"{error} from the reference; llama.cpp itself: {noise}");
+        Assert.True(away > 20 * bound, $"the evicted tokens do not matter: {away}");
     }
 
     [Fact]

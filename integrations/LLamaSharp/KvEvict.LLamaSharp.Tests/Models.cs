@@ -43,7 +43,12 @@ internal static class Models
         FlashAttention = false,
     };
 
-    public static ModelParams Parameters(uint cells) => Parameters("", cells);
+    public static ModelParams Parameters(uint cells, bool flashAttention = false)
+    {
+        ModelParams parameters = Parameters("", cells);
+        parameters.FlashAttention = flashAttention;
+        return parameters;
+    }
 
     /// <summary>Tokens drawn by a seed; 0 to 2 are special.</summary>
     public static LLamaToken[] Tokens(int count, int seed = 1)
