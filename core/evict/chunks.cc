@@ -10,26 +10,51 @@
 namespace kvevict {
 namespace {
 
-// The rows of a view from slot `first`, the first slot of a block.
-kvevict_view ViewFrom(kvevict_view view, uint32_t first) {
+// Moves a plane of a view without a block table or ring to slot `first`.
+void Advance(const kvevict_view& view, uint32_t first, kvevict_plane* plane) {
+  if (view.block_size > 0) {  // the address tables are in the order of tokens
+    const uint32_t n_blocks = first / view.block_size;
+    plane->address_table += n_blocks * sizeof(uint64_t);
+    plane->address_table_len -= n_blocks;
+    return;
+  }
+  const uint64_t rows =
+      plane->group_tokens > 0 ? first / plane->group_tokens : first;
+  plane->data += static_cast<uint64_t>(plane->token_stride_bytes) * rows;
+}
+
+// The rows of a view from slot `first`, the first slot of a block. Companions
+// that are read go to `companions`.
+kvevict_view ViewFrom(kvevict_view view, uint32_t first,
+                      RoleCompanions* companions) {
+  const bool has_slots_elsewhere =
+      view.ring_slots > 0 || view.block_table != nullptr;
+  const uint32_t past_recent = first - std::min(first, view.first_recent);
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < view.n_companions; ++i) {
+    if (view.companions[i].role == KVEVICT_ROLE_NONE) continue;
+    kvevict_plane& plane = (*companions)[n++];
+    plane = view.companions[i];
+    if (IsRecent(plane)) {
+      plane.data +=
+          static_cast<uint64_t>(plane.token_stride_bytes) * past_recent;
+    } else if (!has_slots_elsewhere) {
+      Advance(view, first, &plane);
+    }
+  }
+  view.companions = companions->data();
+  view.n_companions = n;
+  view.first_recent -= std::min(first, view.first_recent);
   if (view.ring_slots > 0) {
     const uint64_t row = uint64_t{view.ring_first} + first;
     view.ring_first = static_cast<uint32_t>(row % view.ring_slots);
-    return view;
-  }
-  const uint32_t n_blocks = view.block_size > 0 ? first / view.block_size : 0;
-  if (view.block_table != nullptr) {
+  } else if (view.block_table != nullptr) {
+    const uint32_t n_blocks = first / view.block_size;
     view.block_table += n_blocks;
     view.block_table_len -= n_blocks;
-    return view;
-  }
-  for (kvevict_plane* plane : {&view.k, &view.v}) {
-    if (!IsPresent(*plane)) continue;
-    if (view.block_size > 0) {  // the address tables are in the order of tokens
-      plane->address_table += n_blocks * sizeof(uint64_t);
-      plane->address_table_len -= n_blocks;
-    } else {
-      plane->data += static_cast<uint64_t>(plane->token_stride_bytes * first);
+  } else {
+    for (kvevict_plane* plane : {&view.k, &view.v}) {
+      if (IsPresent(*plane)) Advance(view, first, plane);
     }
   }
   return view;
@@ -92,17 +117,25 @@ Status ShareOverChunks(const EvictCall& call, const LayerOutcome& layer) {
   return Status();
 }
 
-// Chunks must begin at a block, since block tables are read from a block's
-// first slot.
+// Chunks must begin at a block and at a group of scales, since these are read
+// from their first slot.
 Status CheckChunkRows(const EvictCall& call, uint32_t layer) {
   const kvevict_view& view = call.views()[layer];
-  if (!HasChunks(call.policy) || !call.plan.ReadsRows() ||
-      view.block_size == 0 || call.policy.chunk % view.block_size == 0) {
-    return Status();
+  if (!HasChunks(call.policy) || !call.plan.ReadsRows()) return Status();
+  const uint32_t chunk = call.policy.chunk;
+  const uint32_t number = call.plan.layer(layer).number;
+  if (view.block_size != 0 && chunk % view.block_size != 0) {
+    return Unsupported("views[%u].block_size %u does not divide chunk %u",
+                       number, view.block_size, chunk);
   }
-  return Unsupported("views[%u].block_size %u does not divide chunk %u",
-                     call.plan.layer(layer).number, view.block_size,
-                     call.policy.chunk);
+  for (uint32_t i = 0; i < view.n_companions; ++i) {
+    const uint64_t group = view.companions[i].group_tokens;
+    if (group == 0 || chunk % group == 0) continue;
+    return Unsupported(
+        "views[%u].companions[%u].group_tokens %llu does not divide chunk %u",
+        number, i, static_cast<unsigned long long>(group), chunk);
+  }
+  return Status();
 }
 
 size_t Group::CountAsLong() const {
@@ -125,7 +158,8 @@ void Group::Enter(uint32_t next) {
     ChunkedLayer& chunked = call.chunked_layers()[layer.layer];
     if (chunk == 0) chunked.whole = layer.score;
     const uint32_t first = chunks.BeginOf(chunk);
-    chunked.view = ViewFrom(call.views()[layer.layer], first);
+    chunked.view =
+        ViewFrom(call.views()[layer.layer], first, &chunked.companions);
     layer.score = chunked.whole;
     layer.score.view = &chunked.view;
     layer.score.slots.first = first;

@@ -2,6 +2,7 @@
 #ifndef KVEVICT_CORE_EVICT_LAYER_EVICTION_H_
 #define KVEVICT_CORE_EVICT_LAYER_EVICTION_H_
 
+#include <array>
 #include <cstdint>
 
 #include "core/backend.h"
@@ -38,10 +39,14 @@ struct LayerEviction : LayerOutcome {
   RotateJob rotate;
 };
 
+// The companions of a view that have a role, at most one for each.
+using RoleCompanions = std::array<kvevict_plane, KVEVICT_ROLE_BIAS>;
+
 // Saved for a layer that is scored one chunk at a time.
 struct ChunkedLayer {
   ScoreJob whole;     // the job for all tokens
   kvevict_view view;  // of the current chunk
+  RoleCompanions companions;
 };
 
 }  // namespace kvevict

@@ -67,7 +67,7 @@ struct Attention {
 };
 
 // Heads with more rows use matrix products. Fewer rows are multiplied one by
-// one, also in a window's scores; attention reads adjacent heads together.
+// one, and adjacent heads are read together.
 inline constexpr uint32_t kMostDotRows = 16;
 constexpr bool UsesDots(uint32_t rows_per_head) {
   return rows_per_head <= kMostDotRows;

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <limits>
 
-#include "core/kernels/attention.h"
 #include "core/kernels/window_attention_layout.h"
 #include "core/parts.h"
 
@@ -377,8 +376,7 @@ void ComputeBatch(const WindowAttention& args, const RowBatch& batch,
   const RowBatch queries = QueriesOf(args, batch);
   // Builds without attention do without its dot products too.
   constexpr bool kHasDots = IsBuilt("attend");
-  const bool are_few =
-      kHasDots && UsesDots(static_cast<uint32_t>(queries.size()));
+  const bool are_few = kHasDots && queries.size() <= kMaxRowsPerBlock;
   if (are_few) {
     LoadQueries(args, queries, factor, s.queries);
   } else {

@@ -68,7 +68,10 @@ static void ScoreByDoor(const test_model* m, uint32_t layer,
   geometry.max_tokens = m->spec.max_positions;
   kvevict_plan* plan = NULL;
   kvevict_policy* policy = test_policy_copy(m->policy_handle);
-  if (draws) EXPECT_OK(kvevict_policy_set_number(policy, "chunk", 0));
+  /* Chunks do not change the scores of these kinds. */
+  if (m->policy.chunk > 0) {
+    EXPECT_OK(kvevict_policy_set_number(policy, "chunk", 0));
+  }
   EXPECT_OK(kvevict_plan_create(m->context, &geometry, policy, NULL, &plan));
   const size_t bytes =
       test_workspace(plan, KVEVICT_OPERATION_SCORE, n).best_bytes;

@@ -98,6 +98,7 @@ static const kind kKinds[] = {
      kAnyRows},
     {"custom:sink=0,budget=30,chunk=960", 0, 4, kAnyRows},
     {"random:sink=0,budget=0.3,chunk=48,seed=9", 0, 4, kAnyRows},
+    {"knorm:sink=0,budget=0.4,chunk=48", 0, 4, 0},
     /* Heads share a layer's budget by scores. */
     {"custom:budget=40,sink=1,recent=2,heads=adaptive", 0, 4, kAnyRows},
     {"custom:sink=0,budget=25,heads=adaptive,floor=0,tie=higher,margin=4", 0, 0,
