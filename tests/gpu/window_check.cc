@@ -65,7 +65,7 @@ WindowCase DrawWindow(Random* random, bool full) {
   d.groups =
       random->OneOf(3) && InfoOf(static_cast<DType>(g.k_dtype)).takes_minimum;
   d.is_wide = !d.groups && !random->OneOf(3);
-  if (random->OneOf(3)) g.softmax_scale = random->OneOf(4) ? -0.25f : 1.0f;
+  if (random->OneOf(3)) g.softmax_scale = random->OneOf(4) ? 0.25f : 1.0f;
   if (random->OneOf(3)) g.logit_softcap = 1.5f;
   d.has_sinks = random->OneOf(3) && d.kind != RowsOfWindow::kChunks;
   uint32_t window =
@@ -89,7 +89,7 @@ WindowCase DrawWindow(Random* random, bool full) {
       }
       if (random->OneOf(3)) d.policy += ",softmax=past";
       if (random->OneOf(5)) d.policy += ",order=reduce-logits,group=max";
-      d.is_ragged = random->OneOf(3);
+      d.is_ragged = !d.groups && random->OneOf(3);
       break;
     case RowsOfWindow::kSums:
       d.n_rows = random->OneOf(3) ? random->In(1, 2)
