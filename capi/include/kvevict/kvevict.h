@@ -1666,9 +1666,10 @@ typedef struct kvevict_evict_options {
  *         KVEVICT_ERROR_UNSUPPORTED (the dtype of keys or values does not
  *         allow what the policy does: to score, merge, fit or rotate them; or
  *         tokens of the window are gone already, which keep_window=no allows;
- *         or chunk is no multiple of the block size; or with by_table: parts of
- *         blocks would go, a view is contiguous or a ring, or heads or layers
- *         that keep different tokens share a table).
+ *         or chunk is no multiple of the block size or of a companion's
+ *         group_tokens; or with by_table: parts of blocks would go, a view is
+ *         contiguous or a ring, or heads or layers that keep different tokens
+ *         share a table).
  */
 KVEVICT_API kvevict_status kvevict_sequence_evict(
     kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
