@@ -91,16 +91,3 @@ void oracle_query_centers(const oracle_centers* in, double* raw, double* scores,
     }
   }
 }
-
-void oracle_query_turns(const float* inv_freq, uint32_t n_pairs,
-                        uint32_t n_seen, double* turns) {
-  for (uint32_t f = 0; f < n_pairs; ++f) {
-    Complex mean = 0.0;
-    for (int d = 0; d < kDistances; ++d) {
-      mean += std::polar(1.0 / kDistances,
-                         inv_freq[f] * (n_seen + std::ldexp(1.0, d)));
-    }
-    turns[2 * f] = mean.real();
-    turns[2 * f + 1] = mean.imag();
-  }
-}

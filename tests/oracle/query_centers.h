@@ -31,10 +31,6 @@ typedef struct oracle_centers {
 void oracle_query_centers(const oracle_centers* in, double* raw, double* scores,
                           double* bounds);
 
-// [n_pairs, 2]: the mean of e^(i w (n_seen + o)) over the distances o of queries to come.
-void oracle_query_turns(const float* inv_freq, uint32_t n_pairs,
-                        uint32_t n_seen, double* turns);
-
 #ifdef __cplusplus
 }
 #endif
