@@ -160,7 +160,7 @@ void CheckRedundancy(const Gpu& gpu, Random* random, Report* report) {
   StridedRows queries(gpu,
                       DrawPlane(random, keys.geometry().q_dtype,
                                 keys.geometry().k_head_dim, 1, kWindow, 1));
-  // Of keys of extreme size only 0 has logits that both sides have.
+  // Queries are 0: only then do keys of extreme size have equal logits on both sides.
   for (uint32_t i = 0; i < kWindow * keys.geometry().k_head_dim; ++i) {
     StoreValue(queries.dtype(), 0.0f, queries.At(0, i % kWindow, i / kWindow));
   }

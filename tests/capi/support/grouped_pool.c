@@ -380,7 +380,7 @@ static void WriteByCall(test_pool* s, test_pooled* a, uint32_t l,
   test_plain_free(&o.plain);
 }
 
-/* Where a plain or recent row of K or V lies. */
+/* Returns the address of a plain or recent row of K or V. */
 static uint8_t* RowAt(const test_pool* s, const kvevict_view* view, int v,
                       uint32_t head, uint32_t slot) {
   const kvevict_plane* plane = v == 0 ? &view->k : &view->v;
