@@ -38,7 +38,7 @@ kvevict_view ViewFrom(kvevict_view view, uint32_t first,
     if (IsRecent(plane)) {
       plane.data +=
           static_cast<uint64_t>(plane.token_stride_bytes) * past_recent;
-    } else if (!has_slots_elsewhere) {
+    } else if (!has_slots_elsewhere && HasRows(view, plane)) {
       Advance(view, first, &plane);
     }
   }
