@@ -162,7 +162,7 @@ test_signals* test_signals_create(const char* policy, uint32_t n_layers,
                         ? spec.k_head_dim
                         : test_random_between(random, 1, 40);
   spec.max_tokens = most;
-  spec.max_positions = 3 * most;
+  spec.max_positions = 3 * most + TEST_REFERENCE; /* whose queries are read */
   spec.q_dtype = kTypes[test_random_below(random, 3)];
   spec.k_dtype = kTypes[test_random_below(random, 3)];
   spec.layout = (test_layout)test_random_below(random, TEST_N_LAYOUTS);
