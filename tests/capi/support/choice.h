@@ -66,6 +66,12 @@ void test_choose_all(const test_model* model, test_choice* choice);
 void test_expect_chosen(const test_model* model, const test_given* given,
                         test_choice* choice, const char* what);
 
+/* The end of the chunk that begins at a slot of n. All n are one if the policy has none. */
+uint32_t test_chunk_end(const oracle_policy* policy, uint32_t begin,
+                        uint32_t n);
+float test_refine(const oracle_policy* policy, float score, float weight);
+kvevict_tie test_tie_of(const oracle_policy* policy);
+
 /* What two stages keep of n slots: what must stay first, then the best by rank and plain
  * scores, at least n_least, then those by rank and refined ones. */
 void test_keep_in_stages(const oracle_policy* policy, const float* scores,

@@ -64,6 +64,26 @@ static const kind kKinds[] = {
     {"streaming-llm:budget=0.5,sink=4,prompt=beside", 0, 0, kAnyRows},
     {"custom:budget=0.5,sink=4,recent=3,prompt=pinned-beside", 0, 0, kAnyRows},
     {"snapkv:budget=0.5,sink=2,window=8,prompt=beside", 0, 0, 0},
+    /* Observed scores that decay, and observed sums. */
+    {"custom:budget=26,sink=2,half_life=16", 0, 4, kAnyRows},
+    {"custom:budget=0.5,sink=0,recent=2,half_life=3", 0, 4, kAnyRows},
+    {"custom:budget=24,scope=layer,over=max,half_life=7", 0, 4, kAnyRows},
+    {"custom:sink=1,recent=8,heads=threshold,threshold=0.2,half_life=25", 0, 4,
+     kAnyRows},
+    {"h2o:budget=40,recent=8,group=max,margin=9", 0, 4, kAnyRows},
+    {"h2o:budget=40,recent=8,group=max,sums=query,pool=max3", 0, 4, kAnyRows},
+    {"h2o:budget=40,recent=0,rows=mean,group=sum", 0, 4, kAnyRows},
+    {"h2o:budget=30,recent=4,heads=adaptive,floor=0.3", 0, 4, kAnyRows},
+    {"h2o:budget=30,recent=4,heads=adaptive,sums=query,rows=mean,every=4", 0, 4,
+     kAnyRows},
+    {"h2o:budget=30,recent=4,split=geometric,alpha=0.8", 0, 4, kAnyRows},
+    {"h2o:budget=40,recent=8,scope=layer,sums=layer,sum_pool=7,rows=mean", 0, 4,
+     kAnyRows},
+    {"h2o:budget=40,recent=8,scope=model,sums=layer,sum_pool=2", 0, 4,
+     kAnyRows},
+    {"h2o:budget=40,recent=8,scope=model,over=sum,group=sum", 0, 4, kAnyRows},
+    {"h2o:budget=48,recent=8,select_block=8,sum_pool=3", 0, 4, kAnyRows},
+    {"h2o:budget=40,recent=8,sum_pool=1023,sink=2", 0, 4, kAnyRows},
     /* In whole blocks. */
     {"custom:budget=47,sink=3,recent=5,select_block=8", 0, 4,
      kAnyRows | kLayerBudgets},
@@ -279,12 +299,13 @@ static void DrawBudgets(test_random* random, uint32_t least,
   }
 }
 
-/* Whether a layer may have another one's cache: nothing depends on all layers. */
+/* Whether a layer may have another one's cache: nothing depends on all layers, and slots
+ * have no numbers that are observed. */
 static bool MayShare(const char* policy) {
   static const char* const kOfAll[] = {"scope=model", "cake", "split=scores",
-                                       "split=lazy"};
+                                       "split=lazy",  "h2o",  "half_life"};
   bool may = true;
-  for (int i = 0; i < 4; ++i) may = may && strstr(policy, kOfAll[i]) == NULL;
+  for (int i = 0; i < 6; ++i) may = may && strstr(policy, kOfAll[i]) == NULL;
   return may;
 }
 
@@ -313,6 +334,9 @@ static test_model* DrawModel(test_random* random, const kind* k) {
                       : test_random_between(random, 1, kLayers);
   spec.n_kv_heads = test_random_between(random, 1, kHeads);
   spec.n_q_heads = spec.n_kv_heads * kGroups[test_random_below(random, 4)];
+  if (strncmp(k->policy, "h2o", 3) == 0) {
+    spec.n_q_heads = spec.n_kv_heads * test_random_between(random, 1, 2);
+  }
   spec.max_tokens = test_random_between(random, 100, 180);
   spec.k_head_dim = test_random_between(random, 1, 40);
   spec.v_head_dim =
