@@ -307,6 +307,33 @@ static void Undo(test_living* a, const test_state* was, test_lent lent) {
   ++a->sum->n_undone;
 }
 
+/* Whether an eviction can say by the blocks' tables alone which rows go. */
+static bool CanGoByTable(const test_living* a) {
+  const kvevict_view* view = &a->m->live[0]->view;
+  kvevict_capabilities can = {.struct_size = sizeof can};
+  EXPECT_OK(kvevict_plan_capabilities(a->m->plan, 0, &can));
+  return view->block_size > 0 && view->ring_slots == 0 &&
+         !a->m->spec.last_shares && can.table_block > 0 &&
+         can.table_block % view->block_size == 0 &&
+         (can.needs_head_tables == 0 || view->block_table_head_stride != 0);
+}
+
+/* No row has moved, and the blocks that went stand behind those that stay. The naive
+ * tables follow. */
+static void FollowTables(test_living* a, const test_held* held) {
+  for (uint32_t l = 0; l < a->m->spec.n_layers; ++l) {
+    test_cache* c = a->m->live[l];
+    const uint64_t stride = c->view.block_table_head_stride;
+    test_expect_same_tables(c, held->caches[l], held->n[l], a->what);
+    for (uint32_t h = 0; h < (stride == 0 ? 1 : a->m->spec.n_kv_heads); ++h) {
+      const uint32_t used = test_cache_blocks(c, held->n[l][h]);
+      for (uint32_t i = 0; a->tables[l] != NULL && i < used; ++i) {
+        a->tables[l][h * stride + i] = c->block_table[h * stride + i];
+      }
+    }
+  }
+}
+
 static void Evict(test_living* a) {
   static test_drawn_inputs in;
   static test_choice choice;
@@ -332,6 +359,8 @@ static void Evict(test_living* a) {
   const test_lent lent = test_lend(lends ? test_undo_bytes(m) : 0);
   options.undo = lends ? lent.memory : NULL;
   options.undo_bytes = lent.n_bytes;
+  const bool by_table = CanGoByTable(a) && test_random_below(a->random, 4) > 0;
+  options.by_table = by_table;
   test_hold(m, &held);
   const uint64_t n_blocks = UseBlocks(a, 0);
   const bool is_refused = test_model_evict(m, &options, NULL) != KVEVICT_OK;
@@ -364,10 +393,16 @@ static void Evict(test_living* a) {
       changes ? test_expect_changes(m, &held, NULL, &a->sum->changes, a->what)
               : 0;
   a->sum->n_evicted += lost;
+  a->sum->n_by_table += lost && by_table;
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
     for (uint32_t h = 0; h < m->spec.n_kv_heads; ++h) ends[h] = was.n[l][h];
-    test_expect_same_outside_heads(m->live[l], held.caches[l], ends, a->what);
+    if (!by_table) {
+      test_expect_same_outside_heads(m->live[l], held.caches[l], ends, a->what);
+    } else if (!changes) {
+      test_expect_same_bytes(m->live[l], held.caches[l], a->what);
+    }
   }
+  if (by_table) FollowTables(a, &held);
   test_held_free(m, &held);
   const uint64_t n_freed = n_blocks - UseBlocks(a, 0);
   if (!is_refused) test_living_check_report(a, &was, n_freed, n_weak);
