@@ -31,12 +31,14 @@ void test_draw_given(test_random* drawn, test_given* given) {
   const float level = (float)test_random_unit(random);
   /* Often one head wants more than it has, and then another. */
   const size_t high = test_random_below(random, 2 * kHeads);
+  const bool is_mass = test_random_below(random, 3) == 0;
   float* scores = given->scores[0][0];
   float* weights = given->weights[0][0];
   for (size_t i = 0; i < sizeof given->scores / sizeof *scores; ++i) {
     scores[i] = ties ? (float)((int)test_random_below(random, 60) - 30) / 4.0f
                      : level * test_random_normal(random);
     if (i / kTokens % kHeads == high) scores[i] += 12;
+    if (is_mass) scores[i] = fabsf(scores[i]);
     weights[i] = test_random_normal(random);
     const uint32_t odd = test_random_below(random, 80);
     if (odd < 2) scores[i] = odd == 0 ? NAN : INFINITY;

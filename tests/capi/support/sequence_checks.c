@@ -1,4 +1,6 @@
 /* A life's sequence beside its naive model. */
+#include <math.h>
+
 #include "kvevict/experimental.h"
 #include "tests/capi/support/copies.h"
 #include "tests/capi/support/expect.h"
@@ -67,19 +69,26 @@ void test_living_check(const test_living* a) {
   test_model_check(a->m, a->what);
 }
 
-void test_living_check_report(const test_living* a, const test_state* was,
-                              uint64_t n_freed, uint32_t n_weak) {
+/* Returns the lists of a layer. */
+static uint32_t ReadReport(const test_living* a, kvevict_evict_report* report,
+                           kvevict_list_report* lists) {
   const test_model* m = a->m;
   kvevict_layer_info info = {.struct_size = sizeof info};
   EXPECT_OK(kvevict_plan_layer(m->plan, m->spec.n_layers - 1, &info));
   const uint32_t n_lists = info.first_list + info.n_lists;
-  const uint32_t per_layer = info.n_lists;
-  kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
-  kvevict_list_report lists[kLayers * kHeads];
   for (uint32_t i = 0; i < n_lists; ++i) {
     lists[i] = (kvevict_list_report)KVEVICT_LIST_REPORT_INIT;
   }
-  EXPECT_OK(kvevict_sequence_report(m->sequence, &report, lists, n_lists));
+  EXPECT_OK(kvevict_sequence_report(m->sequence, report, lists, n_lists));
+  return info.n_lists;
+}
+
+void test_living_check_report(const test_living* a, const test_state* was,
+                              uint64_t n_freed, uint32_t n_weak) {
+  const test_model* m = a->m;
+  kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
+  kvevict_list_report lists[kLayers * kHeads];
+  const uint32_t per_layer = ReadReport(a, &report, lists);
   uint64_t tokens[2] = {0, 0}, bytes[2] = {0, 0};
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
     uint32_t most[2] = {0, 0};
@@ -114,4 +123,63 @@ void test_living_check_report(const test_living* a, const test_state* was,
          (unsigned long long)report.bytes_before,
          (unsigned long long)report.bytes_after,
          (unsigned long long)report.blocks_freed);
+}
+
+/* The mass of a head's scores: of all, of those that stay, and the largest that goes. A
+ * chunk that keeps everything is not scored. False if a score is below 0. */
+static bool FindMass(const test_living* a, uint32_t l, uint32_t h,
+                     const test_choice_head* head, double mass[3]) {
+  const uint32_t chunk = a->m->policy.chunk;
+  uint32_t next = 0;
+  bool is_mass = true;
+  for (uint32_t begin = 0; begin < head->n;) {
+    const uint32_t end = test_chunk_end(&a->m->policy, begin, head->n);
+    const uint32_t first = next;
+    double part[2] = {0, 0};
+    bool is_part = true;
+    for (uint32_t i = begin; i < end; ++i) {
+      const double score = head->scores[i];
+      const bool stays = next < a->now.n[l][h] &&
+                         a->now.positions[l][h][next] == head->positions[i];
+      next += stays;
+      if (!isfinite(score)) continue;
+      is_part = is_part && score >= 0;
+      part[0] += score;
+      if (stays) part[1] += score;
+      if (!stays) mass[2] = fmax(mass[2], score);
+    }
+    const bool is_whole = next - first == end - begin;
+    begin = end;
+    if (chunk != 0 && is_whole) continue;
+    mass[0] += part[0];
+    mass[1] += part[1];
+    is_mass = is_mass && is_part;
+  }
+  return is_mass;
+}
+
+/* Masses are f32 sums of at most 400 scores, added pairwise. */
+void test_living_check_mass(const test_living* a, const test_choice* choice) {
+  kvevict_list_report lists[kLayers * kHeads];
+  const uint32_t per_layer = ReadReport(a, NULL, lists);
+  TEST_EACH_LIST(a, l, h) {
+    double mass[3] = {0, 0, 0};
+    const bool is_mass = FindMass(a, l, h, &choice->heads[l][h], mass);
+    const kvevict_list_report* told = &lists[l * per_layer + h % per_layer];
+    const bool loses = told->tokens_after < told->tokens_before;
+    if (a->m->spec.report_mass == 0 || (loses && !is_mass)) {
+      EXPECT(isnan(told->mass_kept) && isnan(told->largest_mass_evicted),
+             "%s: layer %u, head %u: a mass", a->what, l, h);
+      continue;
+    }
+    if (!is_mass) continue; /* other lists of its layer may lose some */
+    const double kept = mass[0] == 0 ? 1 : mass[1] / mass[0];
+    const double lost = mass[0] == 0 ? 0 : mass[2] / mass[0];
+    EXPECT(fabs((double)told->mass_kept - kept) <= 2e-6 &&
+               fabs((double)told->largest_mass_evicted - lost) <= 2e-6,
+           "%s: layer %u, head %u: %.9g and %.9g, not %.9g and %.9g", a->what,
+           l, h, (double)told->mass_kept, (double)told->largest_mass_evicted,
+           kept, lost);
+    a->sum->n_masses += loses;
+  }
 }

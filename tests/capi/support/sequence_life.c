@@ -256,7 +256,9 @@ static void GoOn(test_living* a) {
   EXPECT((status == KVEVICT_OK) == CanGoOnBy(a, &policy), "%s, then %s: %s",
          a->what, text,
          status == KVEVICT_OK ? "goes on" : kvevict_last_error_message());
-  a->sum->n_gone_on += status == KVEVICT_OK;
+  if (status != KVEVICT_OK) return;
+  a->m->spec.report_mass = 0;
+  ++a->sum->n_gone_on;
 }
 
 /* ---- Evictions ---- */
@@ -305,6 +307,14 @@ static void Undo(test_living* a, const test_state* was, test_lent lent) {
   Grow(a, n_more);
   test_tallies_carry(a, &then);
   ++a->sum->n_undone;
+}
+
+/* Whether lists are chosen by scores that the life knows. */
+static bool HasMass(const test_model* m) {
+  const oracle_policy* p = &m->policy;
+  return (p->kind == ORACLE_CUSTOM || p->kind == ORACLE_H2O) &&
+         p->weight == ORACLE_WEIGHT_NONE && p->secure_values == 0 &&
+         p->secure_values_share == 0 && !m->spec.last_shares && m->n_seen > 0;
 }
 
 /* Whether an eviction can say by the blocks' tables alone which rows go. */
@@ -406,6 +416,7 @@ static void Evict(test_living* a) {
   test_held_free(m, &held);
   const uint64_t n_freed = n_blocks - UseBlocks(a, 0);
   if (!is_refused) test_living_check_report(a, &was, n_freed, n_weak);
+  if (!is_refused && is_due && HasMass(m)) test_living_check_mass(a, &choice);
   test_living_check(a);
   if (lost && lends && test_random_below(a->random, 3) > 0) Undo(a, &was, lent);
   test_lent_return(lent);

@@ -66,4 +66,7 @@ void test_living_check(const test_living* life);
 void test_living_check_report(const test_living* life, const test_state* was,
                               uint64_t n_freed, uint32_t n_weak);
 
+/* Fails unless the report has the mass that lists keep of the chosen scores. */
+void test_living_check_mass(const test_living* life, const test_choice* choice);
+
 #endif /* KVEVICT_TESTS_CAPI_SUPPORT_SEQUENCE_STATE_H_ */
