@@ -222,6 +222,7 @@ static void CountByScores(const test_model* m, uint32_t layer, uint32_t budget,
       p->heads != ORACLE_HEADS_THRESHOLD) {
     return;
   }
+  if (p->normalize && p->heads == ORACLE_HEADS_ADAPTIVE_BLEND) c->slack = n;
   oracle_head_counts(p, heads, n, budget, n_asked, counts);
   for (uint32_t h = 0; h < n; ++h) c->heads[layer][h].n_kept = counts[h];
 }

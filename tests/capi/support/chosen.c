@@ -7,7 +7,9 @@
 
 enum { kTokens = TEST_CHOICE_TOKENS };
 
-void test_keep_in_stages(const oracle_policy* p, const float* scores,
+/* What two stages keep of n slots: what must stay first, then the best by rank and plain
+ * scores, at least n_least, then those by rank and refined ones. */
+static void KeepInStages(const oracle_policy* p, const float* scores,
                          const float* weights, const int32_t* ranks, uint32_t n,
                          const uint8_t* forced, uint32_t n_keep,
                          uint32_t n_least, int32_t* keep) {
@@ -35,8 +37,8 @@ static void Keep(const oracle_policy* p, const test_choice_head* head,
     const bool has_floor = p->heads == ORACLE_HEADS_ADAPTIVE;
     const uint32_t n_least =
         has_floor ? (uint32_t)fmax(1, floor(p->budget * p->floor)) : 0;
-    test_keep_in_stages(p, scores, weights + begin, ranks, n, forced, n_keep,
-                        n_least, keep);
+    KeepInStages(p, scores, weights + begin, ranks, n, forced, n_keep, n_least,
+                 keep);
   } else {
     oracle_select_ranked(scores, ranks, n, n_keep, forced, p->select_block,
                          test_tie_of(p), keep);
@@ -136,8 +138,10 @@ static void ExpectSlots(const test_model* m, const test_given* given,
 
 void test_expect_chosen(const test_model* m, const test_given* given,
                         test_choice* c, const char* what) {
-  /* f32 scores may part tokens among heads otherwise, but as many stay. */
-  const bool parts = !c->is_exact && m->policy.heads != ORACLE_HEADS_EQUAL;
+  /* f32 scores may part tokens among heads otherwise, and the oracle does not normalize
+   * them, but as many stay. */
+  const bool parts = (!c->is_exact || m->policy.normalize) &&
+                     m->policy.heads != ORACLE_HEADS_EQUAL;
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
     uint32_t of_layer = 0, want_of_layer = 0;
     for (uint32_t h = 0; h < m->spec.n_kv_heads; ++h) {

@@ -140,6 +140,16 @@ static const kind kKinds[] = {
     {"custom:sink=0,recent=3,heads=threshold,threshold=-7", 0, 0, kAnyRows},
     {"custom:sink=0,budget=1.5,heads=threshold,threshold=99", 0, 0, kAnyRows},
     {"knorm:sink=0,budget=40,heads=adaptive", 0, 4, 0},
+    {"custom:budget=30,sink=4,recent=4,heads=adaptive,normalize=yes", 0, 4,
+     kAnyRows},
+    {"custom:budget=30,sink=1,heads=adaptive-blend,normalize=yes", 0, 4,
+     kAnyRows},
+    {"custom:budget=24,sink=0,recent=2,heads=adaptive,normalize=yes,"
+     "weight=given,epsilon=0.5,secure=0.3",
+     0, 3, kAnyRows},
+    {"custom:budget=12,sink=0,recent=0,heads=adaptive-blend,normalize=yes,"
+     "weight=given,epsilon=1,secure=0.5",
+     0, 3, kAnyRows},
     /* Tokens of all layers compete. */
     {"custom:sink=0,budget=30,split=scores,heads=adaptive,floor=0", 0, 2,
      kAnyRows | kAllLayers},
