@@ -69,8 +69,8 @@ static double ValueOf(const test_model* m, uint32_t l, uint32_t h,
   }
 }
 
-/* Gives the highest score to tokens that stay for their values, and as many more as are protected but
- * gone. False if rounding may decide which. */
+/* Gives the highest score to tokens that stay for their values, and as many more as are
+ * protected but gone. False if rounding may decide which. */
 static bool SecureValues(const test_model* m, uint32_t l, uint32_t h,
                          uint32_t n_keep, test_choice* c) {
   const oracle_policy* p = &m->policy;
