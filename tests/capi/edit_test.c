@@ -125,6 +125,10 @@ Test(edit, random_lives_in_a_pool_leave_forks_as_they_are) {
          TEST_TOKEN_MAJOR, &random);
     Live("random:sink=2,recent=3,budget=20", true, true, TEST_TOKEN_MAJOR,
          &random);
+    Live("random:budget=20,scope=layer,reference=20,fit=bias-values", false,
+         true, TEST_TOKEN_MAJOR, &random);
+    Live("random:budget=20,reference=12,fit=bias-values", true, true,
+         TEST_TOKEN_MAJOR, &random);
   }
 }
 

@@ -1,10 +1,9 @@
-/* kvevict_sequence_report() says which share of the mass each list keeps. */
+/* kvevict_sequence_report() says which share of the mass each list keeps: of attention, or
+ * that it is not known. sequence_life_test.c has given scores. */
 #include <math.h>
 
-#include "tests/capi/support/choice.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
-#include "tests/capi/support/ranges.h"
 
 enum { kMaxTokens = 400, kHeads = 2, kLayers = 2, kMostLists = 4 };
 
@@ -39,129 +38,6 @@ static void ExpectAll(const test_model* m, float kept, float largest,
                              lists[i].largest_mass_evicted == largest,
            "%s: list %u kept %g, and lost %g", what, i,
            (double)lists[i].mass_kept, (double)lists[i].largest_mass_evicted);
-  }
-}
-
-/* Scores are quarters, so that sums are exact. */
-static float RandomScore(test_random* random, bool below_zero) {
-  switch (test_random_below(random, 20)) {
-    case 0:
-      return NAN;
-    case 1:
-      return INFINITY;
-    case 2:
-      return -INFINITY;
-    case 3:
-      return below_zero ? -0.25f : -0.0f;
-    default:
-      return (float)test_random_below(random, 100) / 4.0f;
-  }
-}
-
-/* Checks the list of a layer and head by what it holds now. */
-static void ExpectMass(const test_model* m, const test_choice_head* head,
-                       uint32_t l, uint32_t h, const kvevict_list_report* told,
-                       const char* what) {
-  const oracle_policy* p = &m->policy;
-  const uint32_t n = head->n;
-  const double* scores = head->scores;
-  int32_t positions[kMaxTokens];
-  test_model_positions(m, l, h, positions);
-  const uint32_t n_now = test_model_stored_of(m, l, h);
-  double all = 0.0, kept = 0.0, largest = 0.0;
-  bool below_zero = false;
-  uint32_t next = 0;
-  const uint32_t chunk = p->chunk == 0 ? n : p->chunk;
-  for (uint32_t begin = 0; begin < n; begin += chunk) {
-    const uint32_t end = begin + chunk < n ? begin + chunk : n;
-    double of_all = 0.0, of_kept = 0.0;
-    const uint32_t first = next;
-    bool of_below = false;
-    for (uint32_t i = begin; i < end; ++i) {
-      const bool stays = next < n_now && positions[next] == head->positions[i];
-      next += stays;
-      if (!isfinite(scores[i])) continue;
-      of_below = of_below || scores[i] < 0.0;
-      of_all += scores[i];
-      if (stays) of_kept += scores[i];
-      if (!stays) largest = fmax(largest, scores[i]);
-    }
-    /* A chunk that keeps everything is not scored. */
-    if (p->chunk != 0 && next - first == end - begin) continue;
-    all += of_all, kept += of_kept, below_zero = below_zero || of_below;
-  }
-  const bool loses = told->tokens_after < told->tokens_before;
-  if (loses && below_zero) {
-    EXPECT(isnan(told->mass_kept) && isnan(told->largest_mass_evicted),
-           "%s: layer %u, head %u: a mass below 0", what, l, h);
-    return;
-  }
-  if (!loses && below_zero) return; /* other lists of its layer may lose some */
-  const float share = all == 0.0 ? 1.0f : (float)kept / (float)all;
-  const float lost = all == 0.0 ? 0.0f : (float)largest / (float)all;
-  EXPECT(told->mass_kept == share && told->largest_mass_evicted == lost,
-         "%s: layer %u, head %u: %.9g and %.9g, not %.9g and %.9g", what, l, h,
-         (double)told->mass_kept, (double)told->largest_mass_evicted,
-         (double)share, (double)lost);
-}
-
-static void Evict(test_model* m, test_random* random, const char* what) {
-  static test_given given;
-  static test_choice choice;
-  const bool below_zero = test_random_below(random, 6) == 0;
-  float* scores = given.scores[0][0];
-  for (size_t i = 0; i < sizeof given.scores / sizeof *scores; ++i) {
-    scores[i] = RandomScore(random, below_zero);
-  }
-  const test_ranges ranges = test_random_ranges(random, 3, m->n_seen);
-  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-  test_give(&given, kLayers, &options);
-  test_choose(m, &options, &given, NULL, &choice);
-  options.ranges = ranges.of;
-  options.ranges_len = ranges.n;
-  EXPECT_OK(test_model_evict(m, &options, NULL));
-  kvevict_list_report lists[kMostLists];
-  const uint32_t n = Ask(m, lists);
-  for (uint32_t i = 0; i < kLayers * kHeads; ++i) {
-    const uint32_t l = i / kHeads, h = i % kHeads;
-    ExpectMass(m, &choice.heads[l][h], l, h, &lists[n == 2 ? l : i], what);
-  }
-}
-
-Test(report_mass, is_of_the_scores_that_lists_were_chosen_by) {
-  test_random random = test_random_start("report_mass");
-  static const char* const kScopes[] = {"head", "layer", "model"};
-  static const char* const kMore[] = {"",
-                                      ",select_block=8",
-                                      ",chunk=96",
-                                      ",heads=adaptive",
-                                      ",heads=threshold,threshold=9",
-                                      ",merge=values"};
-  for (int round = 0; round < 160; ++round) {
-    const uint32_t more = test_random_below(&random, 6);
-    const uint32_t scope =
-        more == 3 || more == 4 ? 0 : test_random_below(&random, 3);
-    char text[192];
-    snprintf(text, sizeof text,
-             "custom:budget=%u,recent=%u,scope=%s,over=sum%s",
-             test_random_between(&random, 40, 200),
-             test_random_below(&random, 5), kScopes[scope], kMore[more]);
-    test_model_spec spec = test_small_model(text);
-    spec.max_tokens = kMaxTokens;
-    spec.max_positions = 2 * kMaxTokens;
-    spec.report_mass = 1;
-    spec.n_threads = 1 + test_random_below(&random, 3);
-    const uint32_t budgets[] = {40, 300, 120, 77};
-    if (more < 2 && scope == 0 && test_random_coin(&random)) {
-      spec.head_budgets = budgets;
-    }
-    test_model* m = test_model_create(&spec, random);
-    test_model_append(m, test_random_between(&random, 210, 300));
-    for (int i = 0; i < 2; ++i) {
-      Evict(m, &random, text);
-      test_model_append(m, 40);
-    }
-    test_model_destroy(m);
   }
 }
 

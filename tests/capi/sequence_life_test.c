@@ -14,11 +14,13 @@ Test(life, of_any_sequence_is_as_a_naive_model_says) {
     for (int i = 0; i < 4; ++i) test_live_kind(k, &random, i > 1, &all);
     EXPECT(all.n_evicted > n_before || k == 0, "%s: no eviction", policy);
   }
-  EXPECT(
-      all.n_refused * 20 < all.n_evicted && all.n_undone * 10 > all.n_evicted &&
-          all.n_copied > 300 && all.n_gone_on > 20,
-      "%u evictions, %u refused, %u taken back, %u copies, %u gone on",
-      all.n_evicted, all.n_refused, all.n_undone, all.n_copied, all.n_gone_on);
+  EXPECT(all.n_refused * 20 < all.n_evicted &&
+             all.n_undone * 10 > all.n_evicted && all.n_copied > 300 &&
+             all.n_gone_on > 20 && all.n_by_table > 100 && all.n_masses > 400,
+         "%u evictions, %u by table, %u refused, %u taken back, %u copies, %u "
+         "gone on, %u masses",
+         all.n_evicted, all.n_by_table, all.n_refused, all.n_undone,
+         all.n_copied, all.n_gone_on, all.n_masses);
   const test_changes* c = &all.changes;
   EXPECT(
       c->n_merged * 4 > c->n_heads && c->n_weak > 0 && c->n_weak < c->n_heads &&

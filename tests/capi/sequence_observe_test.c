@@ -95,16 +95,6 @@ Test(sequence, a_bad_layer_leaves_all_layers_untouched) {
   test_model_destroy(control);
 }
 
-Test(sequence, observe_of_no_rows_does_nothing) {
-  test_model* m = Model();
-  test_model_step(m, 100);
-  const kvevict_plane q = test_model_queries(m, 0, 0);
-  EXPECT_OK(test_observe(m->sequence, 0, &q, 0, 3));
-  EXPECT_OK(test_model_evict(m, NULL, NULL));
-  test_model_check(m, "after an empty observe");
-  test_model_destroy(m);
-}
-
 Test(sequence, observe_copies_the_rows) {
   test_model *m = Model(), *control = Model();
   test_model_step(m, 100);

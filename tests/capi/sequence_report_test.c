@@ -84,23 +84,6 @@ Test(report, is_of_the_last_eviction_that_worked) {
   test_model_destroy(m);
 }
 
-Test(report, is_told_of_sums_or_of_lists_alone) {
-  test_model* m = Model("snapkv:budget=60,window=8");
-  test_model_step(m, 90);
-  EXPECT_OK(test_model_evict(m, NULL, NULL));
-  const told both = Ask(m);
-  told t = {KVEVICT_EVICT_REPORT_INIT, {{0, 0, 0, 0, 0, 0}}};
-  EXPECT_OK(kvevict_sequence_report(m->sequence, &t.report, NULL, 0));
-  cr_assert(memcmp(&t.report, &both.report, sizeof t.report) == 0);
-  for (int i = 0; i < kLists; ++i) {
-    t.lists[i] = (kvevict_list_report)KVEVICT_LIST_REPORT_INIT;
-  }
-  EXPECT_OK(kvevict_sequence_report(m->sequence, NULL, t.lists, kLists));
-  cr_assert(memcmp(t.lists, both.lists, sizeof t.lists) == 0);
-  EXPECT_OK(kvevict_sequence_report(m->sequence, NULL, NULL, 0));
-  test_model_destroy(m);
-}
-
 Test(report, refuses_bad_arguments) {
   test_model* m = Model("snapkv:budget=60,window=8");
   test_model_step(m, 90);

@@ -90,15 +90,3 @@ Test(shared, companions_that_overlap_are_errors) {
   test_model_check(m, "overlapping companions");
   test_model_destroy(m);
 }
-
-Test(shared, caches_that_overlap_without_being_equal_are_errors) {
-  test_model* m = Model("streaming-llm:budget=20");
-  test_model_append(m, 100);
-  test_cache* before = test_cache_clone(m->live[0]);
-  m->views[2].k = m->views[0].k; /* K is shared, V is not */
-  EXPECT_INVALID(test_model_evict(m, NULL, NULL), "views[0]", "views[2]");
-  test_expect_same_bytes(m->live[0], before, "overlapping views");
-  test_model_check(m, "overlapping views");
-  test_cache_destroy(before);
-  test_model_destroy(m);
-}

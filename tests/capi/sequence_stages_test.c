@@ -1,17 +1,11 @@
-/* Two stages of selection, and heads that compete by scores, edge by edge.
- * sequence_life_test.c has random ones. */
-#include <math.h>
-#include <stdlib.h>
-
+/* Two stages of selection, normalized heads, and heads that compete by scores: what is refused, and
+ * small cases. sequence_life_test.c has random ones. */
 #include "kvevict/experimental.h"
-#include "tests/capi/support/choice.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/plan.h"
 #include "tests/capi/support/policies.h"
-#include "tests/oracle/head_split.h"
-#include "tests/oracle/select.h"
 
 enum { kLayers = 2, kHeads = 2, kRow = 100 };
 
@@ -109,52 +103,6 @@ Test(stages, are_an_evictions_and_need_the_weights) {
   test_model_destroy(g.m);
 }
 
-/* ---- What is protected ---- */
-
-/* Sinks and last tokens stay once, protected or not. */
-Test(protection, of_what_stays_anyway_changes_nothing) {
-  static const char* const kTexts[] = {
-      "custom:budget=20,sink=4,recent=4,heads=adaptive-blend,floor=1",
-      "custom:budget=20,sink=4,recent=4,heads=adaptive-blend,floor=0.3",
-      "custom:budget=20,sink=4,recent=4,heads=adaptive,normalize=yes"};
-  static const int32_t kEnds[] = {0, 1, 2, 3, 38, 39};
-  for (int i = 0; i < 3; ++i) {
-    int32_t kept[2][kHeads][kRow];
-    uint32_t n_kept[2][kHeads];
-    for (int is_protected = 0; is_protected < 2; ++is_protected) {
-      test_random random = {5};
-      given g;
-      Start(&g, kTexts[i], 40, 1);
-      for (uint32_t h = 0; h < kHeads; ++h) {
-        for (uint32_t t = 0; t < 40; ++t) {
-          const float score =
-              expf(test_random_normal(&random) * (float)(1 + h));
-          for (int l = 0; l < kLayers; ++l) g.scores[l][h][t] = score;
-        }
-      }
-      if (is_protected) {
-        g.options.protected_positions = kEnds;
-        g.options.protected_positions_len = 6;
-      }
-      EXPECT_OK(test_model_evict(g.m, &g.options, NULL));
-      for (uint32_t h = 0; h < kHeads; ++h) {
-        const uint32_t n = test_model_stored_of(g.m, 0, h);
-        EXPECT(i > 0 || n == 20, "%s: head %u keeps %u", kTexts[i], h, n);
-        test_model_positions(g.m, 0, h, kept[is_protected][h]);
-        n_kept[is_protected][h] = n;
-      }
-      test_model_destroy(g.m);
-    }
-    for (uint32_t h = 0; h < kHeads; ++h) {
-      EXPECT(n_kept[0][h] == n_kept[1][h] &&
-                 memcmp(kept[0][h], kept[1][h],
-                        n_kept[0][h] * sizeof(int32_t)) == 0,
-             "%s: head %u keeps %u, with protection %u", kTexts[i], h,
-             n_kept[0][h], n_kept[1][h]);
-    }
-  }
-}
-
 /* ---- normalize ---- */
 
 /* A head whose sum is spread wide loses: 40 of 1 against 40 of 0.5 and 20 of 2. */
@@ -179,92 +127,6 @@ Test(normalize, favours_heads_whose_best_have_most) {
              "%s: head %u has %u", kTexts[i], h,
              test_model_stored_of(g.m, 1, h));
     }
-    test_model_destroy(g.m);
-  }
-}
-
-/* It decides how many tokens a head keeps. Which ones is up to the scores, even if
- * they are refined after the first stage. */
-Test(normalize, leaves_refined_scores_as_they_are) {
-  static const float kScores[] = {10, 4, 3, 1}, kWeights[] = {1, 1, 1.24f, 1};
-  static const char* const kTexts[] = {
-      "custom:budget=2,sink=0,recent=0,heads=adaptive-blend,normalize=yes,"
-      "weight=given,epsilon=1,secure=0.5",
-      "custom:budget=20,sink=0,recent=2,heads=adaptive,normalize=yes,"
-      "weight=given,epsilon=0.5,secure=0.3"};
-  test_random random = test_random_start("normalize refined");
-  for (int i = 0; i < 40; ++i) {
-    given g;
-    const uint32_t n = i == 0 ? 4 : 60;
-    Start(&g, kTexts[i > 0], n, 1);
-    const oracle_policy* const p = &g.m->policy;
-    for (uint32_t h = 0; h < kHeads; ++h) {
-      for (uint32_t t = 0; t < n; ++t) {
-        const float score = expf(test_random_normal(&random) * (float)(1 + h));
-        const float weight = fabsf(test_random_normal(&random));
-        for (int l = 0; l < kLayers; ++l) {
-          g.scores[l][h][t] = i == 0 ? kScores[t] : score;
-          g.weights[l][h][t] = i == 0 ? kWeights[t] : weight;
-        }
-      }
-    }
-    const int32_t protect[] = {30};
-    if (i % 2 == 1) {
-      g.options.protected_positions = protect;
-      g.options.protected_positions_len = 1;
-    }
-    const given before = g;
-    EXPECT_OK(test_model_evict(g.m, &g.options, NULL));
-    for (uint32_t h = 0; h < kHeads; ++h) {
-      int32_t kept[kRow], expected[kRow];
-      uint8_t forced[kRow] = {0};
-      const int32_t ranks[kRow] = {0};
-      for (uint32_t t = n - p->recent; t < n; ++t) forced[t] = 1;
-      if (i % 2 == 1) forced[protect[0]] = 1;
-      const uint32_t n_kept = test_model_stored_of(g.m, 1, h);
-      test_keep_in_stages(p, before.scores[1][h], before.weights[1][h], ranks,
-                          n, forced, n_kept, i == 0 ? 0 : 4, expected);
-      test_model_positions(g.m, 1, h, kept);
-      for (uint32_t k = 0; k < n_kept; ++k) {
-        EXPECT(kept[k] == expected[k], "case %d, head %u: %d, not %d", i, h,
-               kept[k], expected[k]);
-      }
-      EXPECT(i > 0 || (n_kept == 2 && kept[0] == 0 && kept[1] == 1),
-             "head %u keeps %u", h, n_kept);
-    }
-    test_model_destroy(g.m);
-  }
-}
-
-/* Heads keep their best with scores of 0, negative sums, infinities and NaN. */
-Test(normalize, never_turns_a_head_round) {
-  static const float kOf[][3] = {
-      {0, 0, 0}, {-1, -2, -3}, {5, -3, -4}, {INFINITY, 1, 0}, {NAN, 1, 2}};
-  for (int i = 0; i < 5; ++i) {
-    given g;
-    Start(&g, "custom:budget=10,sink=1,heads=adaptive-blend,normalize=yes", 60,
-          1);
-    for (int l = 0; l < kLayers; ++l) {
-      for (int t = 0; t < 60; ++t) {
-        g.scores[l][0][t] = kOf[i][t % 3];
-        g.scores[l][1][t] = (float)(t % 7);
-      }
-    }
-    const given before = g;
-    EXPECT_OK(test_model_evict(g.m, &g.options, NULL));
-    for (uint32_t h = 0; h < kHeads; ++h) {
-      int32_t kept[kRow], expected[kRow];
-      uint8_t forced[kRow] = {1};
-      const uint32_t n = test_model_stored_of(g.m, 0, h);
-      test_model_positions(g.m, 0, h, kept);
-      oracle_select(before.scores[0][h], 60, n, forced,
-                    KVEVICT_TIE_LOWER_POSITION, expected);
-      for (uint32_t k = 0; k < n; ++k) {
-        EXPECT(kept[k] == expected[k], "case %d, head %u: %d, not %d", i, h,
-               kept[k], expected[k]);
-      }
-    }
-    test_model_check(g.m, "normalized");
     test_model_destroy(g.m);
   }
 }

@@ -132,4 +132,9 @@ void test_expect_same_outside_heads(const test_cache* a,
 void test_expect_same_bytes(const test_cache* a, const test_cache* before,
                             const char* what);
 
+/* Fails the test unless the tables have the entries of `before`, a clone, of which those
+ * that hold rows [0, ends[h]) of every head h may be in another order. */
+void test_expect_same_tables(const test_cache* a, const test_cache* before,
+                             const uint32_t* ends, const char* what);
+
 #endif /* KVEVICT_TESTS_CAPI_SUPPORT_CACHE_H_ */

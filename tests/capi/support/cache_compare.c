@@ -87,3 +87,46 @@ void test_expect_same_bytes(const test_cache* a, const test_cache* before,
   EXPECT(memcmp(a->memory, before->memory, a->n_bytes) == 0,
          "%s: the cache was written", what);
 }
+
+/* Entry i of a table: a block's number, or its offset. */
+static uint64_t EntryOf(const test_cache* c, const kvevict_plane* plane,
+                        uint64_t i) {
+  if (c->view.block_table != NULL) return (uint64_t)c->view.block_table[i];
+  const uint64_t at = ((const uint64_t*)(uintptr_t)plane->address_table)[i];
+  return at == 0 ? UINT64_MAX : at - (uint64_t)(uintptr_t)c->memory;
+}
+
+static int Compare(const void* a, const void* b) {
+  const uint64_t x = *(const uint64_t*)a, y = *(const uint64_t*)b;
+  return x < y ? -1 : x > y;
+}
+
+void test_expect_same_tables(const test_cache* a, const test_cache* before,
+                             const uint32_t* ends, const char* what) {
+  const kvevict_view* view = &a->view;
+  const uint64_t stride = view->block_table_head_stride;
+  const uint32_t n_tables = stride == 0 ? 1 : view->n_kv_heads;
+  for (uint32_t p = 0; p < TEST_MAX_PLANES; ++p) {
+    const kvevict_plane* plane = test_cache_plane(a, p);
+    const kvevict_plane* other = test_cache_plane(before, p);
+    if (plane == NULL) continue;
+    const uint64_t n_all = view->block_table != NULL ? view->block_table_len
+                                                     : plane->address_table_len;
+    for (uint32_t t = 0; t < n_tables; ++t) {
+      const uint64_t first = t * stride;
+      const uint64_t n = t + 1 < n_tables ? stride : n_all - first;
+      const uint32_t used = (ends[t] + view->block_size - 1) / view->block_size;
+      uint64_t* const both = malloc((2 * n + 1) * sizeof *both);
+      for (uint64_t i = 0; i < n; ++i) {
+        both[i] = EntryOf(a, plane, first + i);
+        both[n + i] = EntryOf(before, other, first + i);
+      }
+      /* Those in use are permuted. */
+      qsort(both, used, sizeof *both, Compare);
+      qsort(both + n, used, sizeof *both, Compare);
+      EXPECT(memcmp(both, both + n, n * sizeof *both) == 0,
+             "%s: the table of head %u has other blocks", what, t);
+      free(both);
+    }
+  }
+}

@@ -66,11 +66,10 @@ void test_choose_all(const test_model* model, test_choice* choice);
 void test_expect_chosen(const test_model* model, const test_given* given,
                         test_choice* choice, const char* what);
 
-/* What two stages keep of n slots: what must stay first, then the best by rank and plain
- * scores, at least n_least, then those by rank and refined ones. */
-void test_keep_in_stages(const oracle_policy* policy, const float* scores,
-                         const float* weights, const int32_t* ranks, uint32_t n,
-                         const uint8_t* forced, uint32_t n_keep,
-                         uint32_t n_least, int32_t* keep);
+/* The end of the chunk that begins at a slot of n. All n are one if the policy has none. */
+uint32_t test_chunk_end(const oracle_policy* policy, uint32_t begin,
+                        uint32_t n);
+float test_refine(const oracle_policy* policy, float score, float weight);
+kvevict_tie test_tie_of(const oracle_policy* policy);
 
 #endif /* KVEVICT_TESTS_CAPI_SUPPORT_CHOICE_H_ */

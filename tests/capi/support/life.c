@@ -7,6 +7,7 @@
 #include "kvevict/batch.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
+#include "tests/capi/support/inputs.h"
 #include "tests/capi/support/plan.h"
 #include "tests/capi/support/policies.h"
 #include "tests/oracle/compact.h"
@@ -23,6 +24,8 @@ static double KeyOf(uint32_t token, uint32_t l, uint32_t h, uint32_t i) {
   test_random random = {((uint64_t)token << 16) + l * 1024 + h * 64 + i};
   return (double)test_random_normal(&random);
 }
+/* The companion's number, or the bias. */
+static float NumberOf(uint32_t token) { return (float)token / 1024.0f; }
 static float ValueOf(uint32_t token, uint32_t l, uint32_t h, uint32_t i) {
   return (float)(token * 64 + l * 32 + h * 16 + i);
 }
@@ -64,10 +67,21 @@ static void WriteRow(const test_life* a, uint32_t l, uint32_t h, uint32_t slot,
       *oracle_row_byte(&view, &view.v, slot, h, i * 4 + b) = v[b];
     }
   }
+  const float number = NumberOf(token);
   for (uint32_t b = 0; b < 4 && view.n_companions > 0; ++b) {
     *oracle_row_byte(&view, &view.companions[0], slot, h, b) =
-        (uint8_t)(token >> 8 * b);
+        ((const uint8_t*)&number)[b];
   }
+}
+
+/* The number that a row's companion has. */
+static float NumberAt(const kvevict_view* view, uint32_t h, uint32_t slot) {
+  float number = 0;
+  for (uint32_t b = 0; b < 4; ++b) {
+    ((uint8_t*)&number)[b] =
+        *oracle_row_byte(view, &view->companions[0], slot, h, b);
+  }
+  return number;
 }
 
 /* Rotating turns a pair's length into no other, so errors of both elements stay
@@ -105,12 +119,9 @@ static void CheckRow(const test_life* a, uint32_t l, uint32_t h, uint32_t slot,
            "%u after %u turns",
            what, l, h, slot, i, got, key[i], position, a->n_turns[token]);
   }
-  for (uint32_t b = 0; b < 4 && view.n_companions > 0; ++b) {
-    EXPECT(*oracle_row_byte(&view, &view.companions[0], slot, h, b) ==
-               (uint8_t)(token >> 8 * b),
-           "%s: layer %u, head %u, slot %u: another token's companion", what, l,
-           h, slot);
-  }
+  EXPECT(view.n_companions == 0 || NumberAt(&view, h, slot) == NumberOf(token),
+         "%s: layer %u, head %u, slot %u: another token's companion", what, l,
+         h, slot);
 }
 
 static uint64_t Mix(uint64_t hash, uint32_t token) {
@@ -209,7 +220,7 @@ uint32_t test_life_longest(const test_life* a) {
   return most;
 }
 
-/* Writes the rows of new tokens where the sequence has them. */
+/* Writes the rows of new tokens where the sequence has them. Biases are 0 before. */
 static void WriteNew(test_life* a, uint32_t first, uint32_t n) {
   for (uint32_t p = first; p < first + n; ++p) {
     a->context_of[a->text[p]] = ContextAt(a, p);
@@ -218,6 +229,11 @@ static void WriteNew(test_life* a, uint32_t first, uint32_t n) {
       EXPECT_OK(kvevict_sequence_slot_of_position(
           a->sequence, i / TEST_LIFE_HEADS, i % TEST_LIFE_HEADS, p, &slot));
       EXPECT(slot >= 0, "no slot for position %u", p);
+      const kvevict_view view = test_life_view(a, i / TEST_LIFE_HEADS);
+      EXPECT(a->n_fit_rows == 0 ||
+                 NumberAt(&view, i % TEST_LIFE_HEADS, (uint32_t)slot) == 0,
+             "layer %u, head %u: the bias of a new row in slot %d is not 0",
+             i / TEST_LIFE_HEADS, i % TEST_LIFE_HEADS, slot);
       WriteRow(a, i / TEST_LIFE_HEADS, i % TEST_LIFE_HEADS, (uint32_t)slot,
                a->text[p], a->rotates ? (uint32_t)slot : p);
     }
@@ -235,6 +251,55 @@ void test_life_append(test_life* a, uint32_t n) {
   WriteNew(a, a->n_text - n, n);
 }
 
+/* Rows that were fitted are no token's own, until they are written again. */
+static void WriteFitted(test_life* a) {
+  a->has_moved = true;
+  for (uint32_t i = 0; i < TEST_LIFE_LAYERS * TEST_LIFE_HEADS; ++i) {
+    const uint32_t l = i / TEST_LIFE_HEADS, h = i % TEST_LIFE_HEADS;
+    uint32_t slot = 0;
+    for (uint32_t p = 0; p < a->n_text; ++p) {
+      const uint32_t token = a->text[p];
+      if (token != 0 && a->held[l][h][token]) {
+        WriteRow(a, l, h, slot++, token, p);
+      }
+    }
+  }
+}
+
+/* Calls the eviction. Values and biases are fitted to drawn queries. */
+static void CallEvict(test_life* a) {
+  static float queries[20][TEST_LIFE_HEADS][TEST_LIFE_DIM];
+  test_random random = {a->last};
+  for (size_t i = 0; i < sizeof queries / sizeof(float); ++i) {
+    ((float*)queries)[i] = test_random_normal(&random);
+  }
+  const kvevict_plane plane =
+      test_rows_plane(queries[0][0], TEST_LIFE_HEADS, TEST_LIFE_DIM);
+  kvevict_signal_inputs inputs[TEST_LIFE_LAYERS];
+  for (uint32_t l = 0; l < TEST_LIFE_LAYERS; ++l) {
+    inputs[l] = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
+    inputs[l].reference_queries = &plane;
+    inputs[l].n_reference_rows = a->n_fit_rows;
+  }
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  options.inputs = a->n_fit_rows > 0 ? inputs : NULL;
+  options.inputs_len = a->n_fit_rows > 0 ? TEST_LIFE_LAYERS : 0;
+  if (a->cached != NULL) {
+    kvevict_paged_eviction item = KVEVICT_PAGED_EVICTION_INIT;
+    item.cached = a->cached;
+    item.sequence = a->sequence;
+    item.options = &options;
+    EXPECT_OK(
+        kvevict_paged_evict(&item, 1, a->workspace, a->workspace_bytes, NULL));
+  } else {
+    const kvevict_view views[TEST_LIFE_LAYERS] = {test_life_view(a, 0),
+                                                  test_life_view(a, 1)};
+    EXPECT_OK(kvevict_sequence_evict(a->sequence, views, TEST_LIFE_LAYERS,
+                                     &options, a->workspace, a->workspace_bytes,
+                                     NULL));
+  }
+}
+
 void test_life_evict(test_life* a) {
   static int32_t before[TEST_LIFE_LAYERS * TEST_LIFE_HEADS][TEST_LIFE_TOKENS];
   for (uint32_t i = 0; i < TEST_LIFE_LAYERS * TEST_LIFE_HEADS; ++i) {
@@ -244,18 +309,8 @@ void test_life_evict(test_life* a) {
           &before[i][p]));
     }
   }
-  if (a->cached != NULL) {
-    kvevict_paged_eviction item = KVEVICT_PAGED_EVICTION_INIT;
-    item.cached = a->cached;
-    item.sequence = a->sequence;
-    EXPECT_OK(
-        kvevict_paged_evict(&item, 1, a->workspace, a->workspace_bytes, NULL));
-  } else {
-    const kvevict_view views[TEST_LIFE_LAYERS] = {test_life_view(a, 0),
-                                                  test_life_view(a, 1)};
-    EXPECT_OK(kvevict_sequence_evict(a->sequence, views, TEST_LIFE_LAYERS, NULL,
-                                     a->workspace, a->workspace_bytes, NULL));
-  }
+  CallEvict(a);
+  bool has_lost = false;
   for (uint32_t p = 0; p < a->n_text; ++p) {
     bool has_moved = false;
     for (uint32_t i = 0; i < TEST_LIFE_LAYERS * TEST_LIFE_HEADS; ++i) {
@@ -265,11 +320,13 @@ void test_life_evict(test_life* a) {
       bool* held =
           &a->held[i / TEST_LIFE_HEADS][i % TEST_LIFE_HEADS][a->text[p]];
       EXPECT(slot < 0 || *held, "an eviction brought position %u back", p);
+      has_lost = has_lost || (*held && slot < 0);
       *held = slot >= 0;
       has_moved = has_moved || (slot >= 0 && slot != before[i][p]);
     }
     a->n_turns[a->text[p]] += a->rotates && has_moved;
   }
+  if (has_lost && a->n_fit_rows > 0) WriteFitted(a);
 }
 
 void test_life_trim(test_life* a, uint32_t n) {
@@ -365,6 +422,7 @@ test_life* test_life_begin(const char* policy, bool is_ragged, bool is_paged,
     a->inv_freq[f] = powf(50.0f, -(float)f);
   kvevict_layer_geometry layer = test_layer(TEST_LIFE_HEADS, TEST_LIFE_HEADS,
                                             TEST_LIFE_DIM, TEST_LIFE_DIM);
+  layer.q_dtype = KVEVICT_DTYPE_F32;
   layer.k_dtype = a->dtype;
   kvevict_geometry geometry =
       test_geometry(TEST_LIFE_LAYERS, TEST_LIFE_SLOTS, &layer);
@@ -379,7 +437,9 @@ test_life* test_life_begin(const char* policy, bool is_ragged, bool is_paged,
   EXPECT_OK(kvevict_context_create(NULL, &a->context));
   EXPECT_OK(kvevict_plan_create(a->context, &geometry, test_policy(policy),
                                 &options, &a->plan));
-  a->rotates = oracle_policy_of(test_policy(policy)).rotate;
+  const oracle_policy p = oracle_policy_of(test_policy(policy));
+  a->rotates = p.rotate;
+  a->n_fit_rows = p.fit == ORACLE_FIT_NONE ? 0 : p.reference;
   EXPECT_OK(kvevict_sequence_create(a->plan, &a->sequence));
   kvevict_workspace w = KVEVICT_WORKSPACE_INIT;
   EXPECT_OK(kvevict_plan_workspace(a->plan, KVEVICT_OPERATION_EVICT, 0, &w));

@@ -42,7 +42,8 @@ typedef struct test_life {
   bool held[TEST_LIFE_LAYERS][TEST_LIFE_HEADS][TEST_LIFE_TOKENS];
   uint32_t n_turns[TEST_LIFE_TOKENS];
   bool has_moved;
-  bool rotates; /* keys are at their slots */
+  bool rotates;        /* keys are at their slots */
+  uint32_t n_fit_rows; /* queries that biases are fitted to, or 0 */
 } test_life;
 
 /* An empty text. Ragged: budgets differ by head. Paged: the rows lie in a pool,

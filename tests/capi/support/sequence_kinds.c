@@ -33,6 +33,7 @@ static const kind kKinds[] = {
     {"streaming-llm:budget=50,sink=3,split=geometric,alpha=0.8", 0, 4,
      kAnyRows},
     {"streaming-llm:sink=3,recent=41,select_block=8", 0, 4, kAnyRows},
+    {"streaming-llm:sink=3,recent=41,select_block=16", 0, 4, kAnyRows},
     {"streaming-llm:budget=60,sink=30,margin=9,every=4", 0, 4, kAnyRows},
     {"streaming-llm:budget=20,sink=4,prompt=pinned-beside,every=7", 0, 0,
      kAnyRows},
@@ -55,7 +56,7 @@ static const kind kKinds[] = {
     {"custom:budget=60,sink=0,recent=0", 0, 0, kAnyRows | kHeadBudgets},
     {"custom:budget=60,sink=1,recent=2,tie=higher", 7, 4,
      kAnyRows | kHeadBudgets},
-    {"custom:budget=40,sink=0,select_block=10", 0, 0, kAnyRows | kHeadBudgets},
+    {"custom:budget=40,sink=0,select_block=9", 0, 0, kAnyRows | kHeadBudgets},
     {"custom:budget=30,sink=2,recent=3,prompt=pinned-beside,every=3", 0, 0,
      kAnyRows},
     {"custom:budget=30,sink=0,prompt=beside,margin=6", 0, 4,
@@ -64,27 +65,49 @@ static const kind kKinds[] = {
     {"streaming-llm:budget=0.5,sink=4,prompt=beside", 0, 0, kAnyRows},
     {"custom:budget=0.5,sink=4,recent=3,prompt=pinned-beside", 0, 0, kAnyRows},
     {"snapkv:budget=0.5,sink=2,window=8,prompt=beside", 0, 0, 0},
+    /* Observed scores that decay, and observed sums. */
+    {"custom:budget=26,sink=2,half_life=16", 0, 4, kAnyRows},
+    {"custom:budget=0.5,sink=0,recent=2,half_life=3", 0, 4, kAnyRows},
+    {"custom:budget=24,scope=layer,over=max,half_life=7", 0, 4, kAnyRows},
+    {"custom:sink=1,recent=8,heads=threshold,threshold=0.2,half_life=25", 0, 4,
+     kAnyRows},
+    {"h2o:budget=40,recent=8,group=max,margin=9", 0, 4, kAnyRows},
+    {"h2o:budget=40,recent=8,group=max,sums=query,pool=max3", 0, 4, kAnyRows},
+    {"h2o:budget=40,recent=0,rows=mean,group=sum", 0, 4, kAnyRows},
+    {"h2o:budget=30,recent=4,heads=adaptive,floor=0.3", 0, 4, kAnyRows},
+    {"h2o:budget=30,recent=4,heads=adaptive,sums=query,rows=mean,every=4", 0, 4,
+     kAnyRows},
+    {"h2o:budget=30,recent=4,split=geometric,alpha=0.8", 0, 4, kAnyRows},
+    {"h2o:budget=40,recent=8,scope=layer,sums=layer,sum_pool=7,rows=mean", 0, 4,
+     kAnyRows},
+    {"h2o:budget=40,recent=8,scope=model,sums=layer,sum_pool=2", 0, 4,
+     kAnyRows},
+    {"h2o:budget=40,recent=8,scope=model,over=sum,group=sum", 0, 4, kAnyRows},
+    {"h2o:budget=48,recent=8,select_block=16,sum_pool=3", 0, 4, kAnyRows},
+    {"h2o:budget=40,recent=8,sum_pool=1023,sink=2", 0, 4, kAnyRows},
     /* In whole blocks. */
-    {"custom:budget=47,sink=3,recent=5,select_block=8", 0, 4,
+    {"custom:budget=47,sink=3,recent=5,select_block=6", 0, 4,
      kAnyRows | kLayerBudgets},
     {"custom:sink=0,budget=60,select_block=16,tie=higher", 0, 4, kAnyRows},
-    {"custom:budget=47,sink=9,select_block=7,scope=layer,over=sum", 0, 4,
+    {"custom:budget=47,sink=9,select_block=6,scope=layer,over=sum", 0, 4,
      kAnyRows},
     {"custom:sink=0,budget=50,recent=9,select_block=16,scope=model,over=max", 0,
      1, kAnyRows},
     {"custom:budget=50,sink=1,recent=3,select_block=6,split=geometric,alpha=0."
      "8",
      0, 1, kAnyRows},
-    {"custom:budget=44,sink=1,recent=3,select_block=5,split=arithmetic-adakv,"
+    {"custom:budget=44,sink=1,recent=3,select_block=3,split=arithmetic-adakv,"
      "beta=3",
      0, 1, kAnyRows},
-    {"knorm:sink=0,budget=0.5,select_block=8", 0, 0, 0},
-    {"tova:budget=40,select_block=4", 0, 0, 0},
-    {"knorm:sink=0,budget=40,select_block=10,weight=norm,epsilon=9", 0, 0,
+    {"knorm:sink=0,budget=0.5,select_block=3", 0, 0, 0},
+    {"knorm:budget=99,sink=2,select_block=48,scope=layer,over=max", 0, 4, 0},
+    {"custom:budget=60,sink=0,select_block=48", 0, 0, kAnyRows | kHeadBudgets},
+    {"tova:budget=40,select_block=3", 0, 0, 0},
+    {"knorm:sink=0,budget=40,select_block=9,weight=norm,epsilon=9", 0, 0,
      kValues},
-    {"random:sink=0,budget=40,select_block=8", 0, 0, kAnyRows},
-    {"snapkv:budget=50,window=8,select_block=20,scope=layer,over=sum", 0, 1, 0},
-    {"snapkv:budget=0.5,window=8,select_block=5,scope=model,pool=max3", 0, 0,
+    {"random:sink=0,budget=40,select_block=16", 0, 0, kAnyRows},
+    {"snapkv:budget=50,window=8,select_block=12,scope=layer,over=sum", 0, 1, 0},
+    {"snapkv:budget=0.5,window=8,select_block=3,scope=model,pool=max3", 0, 0,
      0},
     /* In chunks, which begin with a block in every layout. */
     {"custom:budget=50,sink=2,recent=20,chunk=48,pool=max5,tie=higher", 0, 4,
@@ -117,6 +140,16 @@ static const kind kKinds[] = {
     {"custom:sink=0,recent=3,heads=threshold,threshold=-7", 0, 0, kAnyRows},
     {"custom:sink=0,budget=1.5,heads=threshold,threshold=99", 0, 0, kAnyRows},
     {"knorm:sink=0,budget=40,heads=adaptive", 0, 4, 0},
+    {"custom:budget=30,sink=4,recent=4,heads=adaptive,normalize=yes", 0, 4,
+     kAnyRows},
+    {"custom:budget=30,sink=1,heads=adaptive-blend,normalize=yes", 0, 4,
+     kAnyRows},
+    {"custom:budget=24,sink=0,recent=2,heads=adaptive,normalize=yes,"
+     "weight=given,epsilon=0.5,secure=0.3",
+     0, 3, kAnyRows},
+    {"custom:budget=12,sink=0,recent=0,heads=adaptive-blend,normalize=yes,"
+     "weight=given,epsilon=1,secure=0.5",
+     0, 3, kAnyRows},
     /* Tokens of all layers compete. */
     {"custom:sink=0,budget=30,split=scores,heads=adaptive,floor=0", 0, 2,
      kAnyRows | kAllLayers},
@@ -213,7 +246,7 @@ static const kind kKinds[] = {
     {"knorm:budget=45,sink=2,heads=adaptive,merge=values", 0, 0, kChanges},
     {"random:sink=0,budget=45,heads=threshold,threshold=0.6,merge=weighted", 0,
      0, kChanges},
-    {"random:sink=0,budget=48,select_block=8,merge=values,merge_fraction=0.5",
+    {"random:sink=0,budget=48,select_block=48,merge=values,merge_fraction=0.5",
      0, 0, kChanges},
     {"custom:sink=0,budget=40,split=geometric,merge=pivot", 0, 0, kChanges},
     {"snapkv:budget=50,window=8,merge=weighted", 0, 0, kChanges},
@@ -237,8 +270,9 @@ static const kind kKinds[] = {
      kChanges},
     {"random:sink=0,budget=20,scope=layer,reference=30,fit=values", 0, 0,
      kChanges},
-    {"random:sink=0,budget=48,select_block=8,reference=9,fit=values", 0, 0,
-     kChanges},
+    {"random:sink=0,budget=63,select_block=48,scope=layer,reference=9,fit="
+     "values",
+     0, 0, kChanges},
     {"snapkv:budget=50,window=8,fit=bias-values", 0, 0, kChanges},
     {"snapkv:budget=20,window=8,reference=30,reference_weight=0.5,fit=bias-"
      "values,fit_ridge=0.1",
@@ -279,12 +313,13 @@ static void DrawBudgets(test_random* random, uint32_t least,
   }
 }
 
-/* Whether a layer may have another one's cache: nothing depends on all layers. */
+/* Whether a layer may have another one's cache: nothing depends on all layers, and slots
+ * have no numbers that are observed. */
 static bool MayShare(const char* policy) {
   static const char* const kOfAll[] = {"scope=model", "cake", "split=scores",
-                                       "split=lazy"};
+                                       "split=lazy",  "h2o",  "half_life"};
   bool may = true;
-  for (int i = 0; i < 4; ++i) may = may && strstr(policy, kOfAll[i]) == NULL;
+  for (int i = 0; i < 6; ++i) may = may && strstr(policy, kOfAll[i]) == NULL;
   return may;
 }
 
@@ -301,6 +336,19 @@ static const double* DrawLayerBudgets(test_random* random, const kind* k) {
   return budgets;
 }
 
+/* Whole blocks may go by tables, which lists of heads have if heads have tables. */
+static void DrawBlocks(test_random* random, const kind* k,
+                       test_model_spec* spec) {
+  static const test_layout kOfHeads[] = {
+      TEST_PAGED_3_OF_HEADS, TEST_PAGED_16_OF_HEADS, TEST_PAGES_3_OF_HEADS};
+  const bool shares = strstr(k->policy, "scope=") != NULL ||
+                      strncmp(k->policy, "streaming", 9) == 0;
+  if (test_random_below(random, 4) == 0) return;
+  spec->layout = shares ? (test_layout)test_random_between(
+                              random, TEST_PAGED_1, TEST_PAGES_3_OF_HEADS)
+                        : kOfHeads[test_random_below(random, 3)];
+}
+
 static test_model* DrawModel(test_random* random, const kind* k) {
   static const kvevict_dtype kTypes[] = {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F16,
                                          KVEVICT_DTYPE_BF16};
@@ -313,6 +361,9 @@ static test_model* DrawModel(test_random* random, const kind* k) {
                       : test_random_between(random, 1, kLayers);
   spec.n_kv_heads = test_random_between(random, 1, kHeads);
   spec.n_q_heads = spec.n_kv_heads * kGroups[test_random_below(random, 4)];
+  if (strncmp(k->policy, "h2o", 3) == 0) {
+    spec.n_q_heads = spec.n_kv_heads * test_random_between(random, 1, 2);
+  }
   spec.max_tokens = test_random_between(random, 100, 180);
   spec.k_head_dim = test_random_between(random, 1, 40);
   spec.v_head_dim =
@@ -331,6 +382,7 @@ static test_model* DrawModel(test_random* random, const kind* k) {
     spec.k_dtype = KVEVICT_DTYPE_F32;
   }
   spec.layout = (test_layout)test_random_below(random, TEST_N_LAYOUTS);
+  if (strstr(k->policy, "select_block") != NULL) DrawBlocks(random, k, &spec);
   spec.n_companions = test_random_below(random, 3);
   spec.n_threads = test_random_between(random, 1, 4);
   spec.draft_tokens = test_random_below(random, 4);

@@ -10,59 +10,18 @@
 #include "tests/capi/support/drawn_inputs.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/merged.h"
-#include "tests/capi/support/plan.h"
+#include "tests/capi/support/sequence_state.h"
+#include "tests/capi/support/tallies.h"
 #include "tests/capi/support/undo.h"
 
-enum {
-  kLayers = 3,
-  kHeads = TEST_CHOICE_HEADS,
-  kTokens = TEST_CHOICE_TOKENS,
-  kPositions = TEST_SEQUENCE_POSITIONS,
-  kPrompt = 20
-};
+enum { kPositions = TEST_SEQUENCE_POSITIONS, kPrompt = 20 };
 
 /* ---- The naive model ---- */
 
-typedef struct state {
-  uint32_t n[kLayers][kHeads];
-  int32_t positions[kLayers][kHeads][kTokens];
-  uint32_t n_seen;
-  uint32_t bound; /* trims are exact from here on */
-  test_prompt prompt;
-  uint32_t last_round; /* of `every` */
-  bool has_changed;    /* rows are no longer their tokens' */
-} state;
-
-typedef struct life {
-  test_model* m;
-  state now;
-  uint32_t n_protect;
-  uint32_t peak;            /* the longest since the window was shown alone */
-  int32_t* tables[kLayers]; /* of all blocks; NULL: there is none */
-  test_random* random;
-  const char* what;
-  test_lived* sum;
-} life;
-
-/* For each list. */
-#define EACH(a, l, h)                                  \
-  for (uint32_t l = 0; l < (a)->m->spec.n_layers; ++l) \
-    for (uint32_t h = 0; h < (a)->m->spec.n_kv_heads; ++h)
-
-static uint32_t Prefix(const life* a) {
-  uint32_t prefix = a->now.has_changed ? 0 : a->now.n_seen;
-  EACH(a, l, h) {
-    uint32_t n = 0;
-    while (n < a->now.n[l][h] && a->now.positions[l][h][n] == (int32_t)n) ++n;
-    prefix = n < prefix ? n : prefix;
-  }
-  return prefix;
-}
-
 /* The least length from which on all heads have everything, with a token before it. */
-static uint32_t StartBound(const life* a) {
+static uint32_t StartBound(const test_living* a) {
   uint32_t bound = 0;
-  EACH(a, l, h) {
+  TEST_EACH_LIST(a, l, h) {
     const int32_t* positions = a->now.positions[l][h];
     uint32_t n = a->now.n[l][h], first = a->now.n_seen;
     for (; n > 0 && positions[n - 1] + 1 == (int32_t)first; --n) --first;
@@ -72,14 +31,14 @@ static uint32_t StartBound(const life* a) {
   return bound;
 }
 
-static uint32_t Round(const life* a) {
+static uint32_t Round(const test_living* a) {
   const uint32_t every = a->m->policy.every > 1 ? a->m->policy.every : 1;
   return (a->now.n_seen - a->now.prompt.n_tokens) / every;
 }
 
-static void Cut(life* a, uint32_t length) {
-  state* s = &a->now;
-  EACH(a, l, h) {
+static void Cut(test_living* a, uint32_t length) {
+  test_state* s = &a->now;
+  TEST_EACH_LIST(a, l, h) {
     uint32_t* n = &s->n[l][h];
     while (*n > 0 && s->positions[l][h][*n - 1] >= (int32_t)length) --*n;
     if (s->prompt.slots[l] > *n) s->prompt.slots[l] = *n;
@@ -93,8 +52,8 @@ static void Cut(life* a, uint32_t length) {
   if (s->last_round > Round(a)) s->last_round = Round(a);
 }
 
-static void Grow(life* a, uint32_t n) {
-  EACH(a, l, h) {
+static void Grow(test_living* a, uint32_t n) {
+  TEST_EACH_LIST(a, l, h) {
     for (uint32_t i = 0; i < n; ++i) {
       a->now.positions[l][h][a->now.n[l][h]++] = (int32_t)(a->now.n_seen + i);
     }
@@ -102,65 +61,16 @@ static void Grow(life* a, uint32_t n) {
   a->now.n_seen += n;
 }
 
-static uint32_t Longest(const life* a, const state* s) {
+static uint32_t Longest(const test_living* a, const test_state* s) {
   uint32_t most = 0;
-  EACH(a, l, h) most = s->n[l][h] > most ? s->n[l][h] : most;
+  TEST_EACH_LIST(a, l, h) most = s->n[l][h] > most ? s->n[l][h] : most;
   return most;
-}
-
-/* The device reads the length of every list, the listed positions and their counts. */
-static void ExpectMemory(const life* a, uint32_t l) {
-  kvevict_sequence_memory memory = {.struct_size = sizeof memory};
-  EXPECT_OK(kvevict_sequence_memory_of(a->m->sequence, l, &memory));
-  const uint32_t* lengths = (const uint32_t*)(uintptr_t)memory.lengths;
-  const uint32_t* counts = (const uint32_t*)(uintptr_t)memory.listed_counts;
-  const int32_t* listed = (const int32_t*)(uintptr_t)memory.positions;
-  EXPECT((memory.lengths == 0) == (a->m->policy.kind == ORACLE_NONE),
-         "%s: lengths", a->what);
-  if (memory.lengths == 0) return;
-  EXPECT(memory.n_lists == 1 || memory.n_lists == a->m->spec.n_kv_heads,
-         "%s: %u lists", a->what, memory.n_lists);
-  for (uint32_t h = 0; h < memory.n_lists; ++h) {
-    const uint32_t n_held = a->now.n[l][h];
-    EXPECT(lengths[2 * h] == n_held && lengths[2 * h + 1] == a->now.n_seen,
-           "%s: layer %u, head %u: lengths %u, %u", a->what, l, h,
-           lengths[2 * h], lengths[2 * h + 1]);
-    const uint32_t n = counts == NULL ? memory.n_listed : counts[h];
-    EXPECT(n <= memory.n_listed && n <= n_held,
-           "%s: layer %u, head %u lists %u of %u", a->what, l, h, n, n_held);
-    /* Positions after the list count up to the logical length. */
-    for (uint32_t i = 0; i < n_held; ++i) {
-      const int32_t position = i < n ? listed[(size_t)h * memory.n_listed + i]
-                                     : (int32_t)(a->now.n_seen - n_held + i);
-      EXPECT(position == a->now.positions[l][h][i],
-             "%s: layer %u, head %u: the device sees %d in slot %u", a->what, l,
-             h, position, i);
-    }
-  }
-}
-
-static void Check(const life* a) {
-  int32_t positions[kTokens];
-  EACH(a, l, h) {
-    const uint32_t n = test_model_stored_of(a->m, l, h);
-    EXPECT(n == a->now.n[l][h], "%s: layer %u, head %u holds %u, not %u",
-           a->what, l, h, n, a->now.n[l][h]);
-    test_model_positions(a->m, l, h, positions);
-    EXPECT(
-        memcmp(positions, a->now.positions[l][h], n * sizeof *positions) == 0,
-        "%s: layer %u, head %u holds other tokens", a->what, l, h);
-    if (h == 0) ExpectMemory(a, l);
-  }
-  EXPECT(test_exact_prefix(a->m->sequence) == Prefix(a),
-         "%s: prefix %u, not %u", a->what, test_exact_prefix(a->m->sequence),
-         Prefix(a));
-  test_model_check(a->m, a->what);
 }
 
 /* ---- Blocks: unused entries of tables are -1, and freed blocks are used again in any
  * order ---- */
 
-static uint64_t UseBlocks(life* a, uint32_t n_more) {
+static uint64_t UseBlocks(test_living* a, uint32_t n_more) {
   test_random random = test_random_apart(a->random);
   uint64_t n_used = 0;
   for (uint32_t l = 0; l < a->m->spec.n_layers; ++l) {
@@ -194,15 +104,15 @@ static uint64_t UseBlocks(life* a, uint32_t n_more) {
 
 /* ---- Steps ---- */
 
-static uint32_t RowsKept(const life* a) {
+static uint32_t RowsKept(const test_living* a) {
   return a->m->policy.window + a->m->spec.draft_tokens;
 }
 
 /* Shows the query rows of [first, first + n), in one of many ways that are alike. */
-static void Show(life* a, uint32_t first, uint32_t n, bool is_next) {
+static void Show(test_living* a, uint32_t first, uint32_t n, bool is_next) {
   test_model* m = a->m;
   const uint32_t kept = RowsKept(a);
-  kvevict_plane planes[kLayers];
+  kvevict_plane planes[TEST_STATE_LAYERS];
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
     planes[l] = test_model_queries(m, l, first);
   }
@@ -238,26 +148,26 @@ static void Show(life* a, uint32_t first, uint32_t n, bool is_next) {
   test_model_observe(m, first, n);
 }
 
-static void ShowWindow(life* a) {
+static void ShowWindow(test_living* a) {
   const uint32_t n = a->now.n_seen, rows = RowsKept(a);
   Show(a, n < rows ? 0 : n - rows, n < rows ? n : rows, false);
   a->peak = n;
 }
 
-static void Append(life* a, uint32_t n) {
+static void Append(test_living* a, uint32_t n) {
   const bool before = test_random_coin(a->random);
   if (before) Show(a, a->now.n_seen, n, true);
   UseBlocks(a, n);
-  test_model_append(a->m, n);
+  test_tallies_append(a, n);
   if (!before) Show(a, a->now.n_seen, n, false);
   Grow(a, n);
   if (a->peak < a->now.n_seen) a->peak = a->now.n_seen;
 }
 
-static void Trim(life* a, uint32_t length) {
+static void Trim(test_living* a, uint32_t length) {
   const kvevict_status status =
       kvevict_sequence_trim_to(a->m->sequence, length, NULL);
-  if (length >= a->now.bound || length <= Prefix(a)) {
+  if (length >= a->now.bound || length <= test_living_prefix(a)) {
     EXPECT(status == KVEVICT_OK, "%s: trim to %u of %u: %s", a->what, length,
            a->now.n_seen, kvevict_last_error_message());
     Cut(a, length);
@@ -266,23 +176,23 @@ static void Trim(life* a, uint32_t length) {
     return;
   }
   char below[40], above[40];
-  snprintf(below, sizeof below, "up to %u and", Prefix(a));
+  snprintf(below, sizeof below, "up to %u and", test_living_prefix(a));
   snprintf(above, sizeof above, "from %u on", a->now.bound);
   EXPECT_INVALID(status, below, above);
 }
 
-static void EndPrompt(life* a) {
+static void EndPrompt(test_living* a) {
   EXPECT((kvevict_sequence_end_prompt(a->m->sequence) == KVEVICT_OK) ==
              !a->now.prompt.has_ended,
          "%s: the prompt has ended or not", a->what);
   if (a->now.prompt.has_ended) return;
   a->now.prompt = (test_prompt){true, a->now.n_seen, {0}};
   a->now.last_round = 0;
-  EACH(a, l, h) a->now.prompt.slots[l] = a->now.n[l][h];
+  TEST_EACH_LIST(a, l, h) a->now.prompt.slots[l] = a->now.n[l][h];
 }
 
 /* The sequence goes on as a copy. What it was made from stays as it is. */
-static void Copy(life* a, test_copy_by by) {
+static void Copy(test_living* a, test_copy_by by) {
   kvevict_sequence* const source = a->m->sequence;
   const test_saved before = test_save(source);
   a->m->sequence = test_copy(a->m->plan, source, by);
@@ -305,14 +215,24 @@ static void Copy(life* a, test_copy_by by) {
   kvevict_sequence_destroy(source);
 }
 
+/* A start has no prompt, without which some policies evict nothing. It also drops scores,
+ * and a load drops sums. */
+static test_copy_by DrawCopy(const test_living* a) {
+  const uint32_t n = a->tally == TEST_TALLY_SUMS ? TEST_COPY_LOAD
+                     : a->now.prompt.has_ended || a->tally == TEST_TALLY_SCORES
+                         ? TEST_COPY_START
+                         : TEST_N_COPIES;
+  return (test_copy_by)test_random_below(a->random, n);
+}
+
 /* Whether heads and layers that would share a list hold the same tokens. */
-static bool CanGoOnBy(const life* a, const oracle_policy* p) {
-  const state* s = &a->now;
+static bool CanGoOnBy(const test_living* a, const oracle_policy* p) {
+  const test_state* s = &a->now;
   const bool is_ragged = p->heads != ORACLE_HEADS_EQUAL;
   const bool of_heads =
       p->kind == ORACLE_CUSTOM && p->scope == KVEVICT_SCOPE_KV_HEAD;
   bool can = true;
-  EACH(a, l, h) {
+  TEST_EACH_LIST(a, l, h) {
     const uint32_t l0 = p->scope == KVEVICT_SCOPE_MODEL ? 0 : l;
     const bool same = memcmp(s->positions[l][h], s->positions[l0][0],
                              s->n[l][h] * sizeof(int32_t)) == 0;
@@ -323,7 +243,7 @@ static bool CanGoOnBy(const life* a, const oracle_policy* p) {
 }
 
 /* The tokens go on under another policy, which reads no rows. */
-static void GoOn(life* a) {
+static void GoOn(test_living* a) {
   static const char* const kTexts[] = {
       "streaming-llm:budget=40,sink=4", "custom:budget=44,sink=0,recent=6",
       "custom:budget=42,sink=1,scope=layer,over=sum",
@@ -336,66 +256,18 @@ static void GoOn(life* a) {
   EXPECT((status == KVEVICT_OK) == CanGoOnBy(a, &policy), "%s, then %s: %s",
          a->what, text,
          status == KVEVICT_OK ? "goes on" : kvevict_last_error_message());
-  a->sum->n_gone_on += status == KVEVICT_OK;
+  if (status != KVEVICT_OK) return;
+  a->m->spec.report_mass = 0;
+  ++a->sum->n_gone_on;
 }
 
 /* ---- Evictions ---- */
 
-/* The report has what each list held and holds, and their rows' bytes and blocks. */
-static void ExpectReport(const life* a, const state* was, uint64_t n_freed,
-                         uint32_t n_weak) {
-  const test_model* m = a->m;
-  kvevict_layer_info info = {.struct_size = sizeof info};
-  EXPECT_OK(kvevict_plan_layer(m->plan, m->spec.n_layers - 1, &info));
-  const uint32_t n_lists = info.first_list + info.n_lists;
-  const uint32_t per_layer = info.n_lists;
-  kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
-  kvevict_list_report lists[kLayers * kHeads];
-  for (uint32_t i = 0; i < n_lists; ++i) {
-    lists[i] = (kvevict_list_report)KVEVICT_LIST_REPORT_INIT;
-  }
-  EXPECT_OK(kvevict_sequence_report(m->sequence, &report, lists, n_lists));
-  uint64_t tokens[2] = {0, 0}, bytes[2] = {0, 0};
-  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
-    uint32_t most[2] = {0, 0};
-    for (uint32_t h = 0; h < m->spec.n_kv_heads; ++h) {
-      const uint32_t n[2] = {was->n[l][h], a->now.n[l][h]};
-      for (int i = 0; i < 2; ++i) {
-        most[i] = n[i] > most[i] ? n[i] : most[i];
-        bytes[i] += test_model_shares(m, l)
-                        ? 0
-                        : (uint64_t)n[i] * test_model_row_bytes(m, l);
-      }
-      const kvevict_list_report* list = &lists[l * per_layer + h % per_layer];
-      EXPECT(list->layer == l && list->tokens_before == n[0] &&
-                 list->tokens_after == n[1],
-             "%s: layer %u, head %u: report of layer %u, %u to %u", a->what, l,
-             h, list->layer, list->tokens_before, list->tokens_after);
-    }
-    for (int i = 0; i < 2; ++i) {
-      tokens[i] += test_model_shares(m, l) ? 0 : most[i];
-    }
-  }
-  EXPECT(report.evicted == (bytes[1] < bytes[0]), "%s: evicted", a->what);
-  EXPECT(report.n_weak_fits == n_weak, "%s: %u weak fits, not %u", a->what,
-         report.n_weak_fits, n_weak);
-  EXPECT(report.tokens_before == tokens[0] &&
-             report.tokens_after == tokens[1] &&
-             report.bytes_before == bytes[0] &&
-             report.bytes_after == bytes[1] && report.blocks_freed == n_freed,
-         "%s: report of %llu to %llu tokens, %llu to %llu bytes, %llu blocks",
-         a->what, (unsigned long long)report.tokens_before,
-         (unsigned long long)report.tokens_after,
-         (unsigned long long)report.bytes_before,
-         (unsigned long long)report.bytes_after,
-         (unsigned long long)report.blocks_freed);
-}
-
 /* A trim after a start may leave fewer of the last tokens. */
-static bool HoldsWindow(const life* a) {
+static bool HoldsWindow(const test_living* a) {
   const uint32_t window = a->m->policy.window;
   bool holds = true;
-  EACH(a, l, h) {
+  TEST_EACH_LIST(a, l, h) {
     const uint32_t n = a->now.n[l][h];
     holds = holds && (window == 0 ||
                       (window <= n && a->now.positions[l][h][n - window] ==
@@ -405,7 +277,7 @@ static bool HoldsWindow(const life* a) {
 }
 
 /* Whether an eviction works now. */
-static bool IsDue(life* a) {
+static bool IsDue(test_living* a) {
   const oracle_policy* p = &a->m->policy;
   if (!a->now.prompt.has_ended) return p->prompt == ORACLE_PROMPT_INSIDE;
   if (p->every > 1 && Round(a) <= a->now.last_round) return false;
@@ -414,7 +286,7 @@ static bool IsDue(life* a) {
 }
 
 /* Goes on for some tokens and takes the eviction back. */
-static void Undo(life* a, const state* was, test_lent lent) {
+static void Undo(test_living* a, const test_state* was, test_lent lent) {
   const uint32_t left = a->m->spec.max_tokens - Longest(a, was);
   const uint32_t n = test_random_below(a->random, (left < 9 ? left : 9) + 1);
   if (test_random_coin(a->random) && a->now.n_seen + n < kPositions) {
@@ -430,21 +302,63 @@ static void Undo(life* a, const state* was, test_lent lent) {
          "%s: the memory was written", a->what);
   EXPECT_INVALID(test_undo(a->m, elsewhere), "nothing to undo");
   test_lent_return(elsewhere);
+  const test_state then = a->now;
   a->now = *was;
   Grow(a, n_more);
+  test_tallies_carry(a, &then);
   ++a->sum->n_undone;
 }
 
-static void Evict(life* a) {
+/* Whether lists are chosen by scores that the life knows. */
+static bool HasMass(const test_model* m) {
+  const oracle_policy* p = &m->policy;
+  return (p->kind == ORACLE_CUSTOM || p->kind == ORACLE_H2O) &&
+         p->weight == ORACLE_WEIGHT_NONE && p->secure_values == 0 &&
+         p->secure_values_share == 0 && !m->spec.last_shares && m->n_seen > 0;
+}
+
+/* Whether an eviction can say by the blocks' tables alone which rows go. */
+static bool CanGoByTable(const test_living* a) {
+  const kvevict_view* view = &a->m->live[0]->view;
+  kvevict_capabilities can = {.struct_size = sizeof can};
+  EXPECT_OK(kvevict_plan_capabilities(a->m->plan, 0, &can));
+  return view->block_size > 0 && view->ring_slots == 0 &&
+         !a->m->spec.last_shares && can.table_block > 0 &&
+         can.table_block % view->block_size == 0 &&
+         (can.needs_head_tables == 0 || view->block_table_head_stride != 0);
+}
+
+/* No row has moved, and the blocks that went stand behind those that stay. The naive
+ * tables follow. */
+static void FollowTables(test_living* a, const test_held* held) {
+  for (uint32_t l = 0; l < a->m->spec.n_layers; ++l) {
+    test_cache* c = a->m->live[l];
+    const uint64_t stride = c->view.block_table_head_stride;
+    test_expect_same_tables(c, held->caches[l], held->n[l], a->what);
+    for (uint32_t h = 0; h < (stride == 0 ? 1 : a->m->spec.n_kv_heads); ++h) {
+      const uint32_t used = test_cache_blocks(c, held->n[l][h]);
+      for (uint32_t i = 0; a->tables[l] != NULL && i < used; ++i) {
+        a->tables[l][h * stride + i] = c->block_table[h * stride + i];
+      }
+    }
+  }
+}
+
+static void Evict(test_living* a) {
   static test_drawn_inputs in;
   static test_choice choice;
   static test_held held;
   test_model* const m = a->m;
   const bool changes = m->policy.merge != 0 || m->policy.fit != ORACLE_FIT_NONE;
-  const state was = a->now;
-  uint32_t ends[kHeads];
+  const test_state was = a->now;
+  uint32_t ends[TEST_STATE_HEADS];
   test_draw_inputs(m, a->n_protect, a->random, &in);
   kvevict_evict_options options = in.options;
+  if (a->tally != TEST_TALLY_NONE) {
+    options.inputs = NULL;
+    options.inputs_len = 0;
+    test_tallies_give(a, &in.given);
+  }
   const bool is_due = IsDue(a);
   if (is_due) {
     test_choose(m, &options, &in.given, &a->now.prompt, &choice);
@@ -455,6 +369,8 @@ static void Evict(life* a) {
   const test_lent lent = test_lend(lends ? test_undo_bytes(m) : 0);
   options.undo = lends ? lent.memory : NULL;
   options.undo_bytes = lent.n_bytes;
+  const bool by_table = CanGoByTable(a) && test_random_below(a->random, 4) > 0;
+  options.by_table = by_table;
   test_hold(m, &held);
   const uint64_t n_blocks = UseBlocks(a, 0);
   const bool is_refused = test_model_evict(m, &options, NULL) != KVEVICT_OK;
@@ -473,11 +389,12 @@ static void Evict(life* a) {
   test_lent_check(lent, a->what);
   test_expect_chosen(m, &in.given, &choice, a->what);
   bool lost = false;
-  EACH(a, l, h) {
+  TEST_EACH_LIST(a, l, h) {
     a->now.n[l][h] = test_model_stored_of(m, l, h);
     test_model_positions(m, l, h, a->now.positions[l][h]);
     lost = lost || a->now.n[l][h] < was.n[l][h];
   }
+  test_tallies_carry(a, &was);
   EXPECT(lost || test_is_filled(lent.memory, lent.n_bytes),
          "%s: nothing went, but rows were saved", a->what);
   if (lost) a->now.bound = a->now.n_seen;
@@ -486,21 +403,28 @@ static void Evict(life* a) {
       changes ? test_expect_changes(m, &held, NULL, &a->sum->changes, a->what)
               : 0;
   a->sum->n_evicted += lost;
+  a->sum->n_by_table += lost && by_table;
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
     for (uint32_t h = 0; h < m->spec.n_kv_heads; ++h) ends[h] = was.n[l][h];
-    test_expect_same_outside_heads(m->live[l], held.caches[l], ends, a->what);
+    if (!by_table) {
+      test_expect_same_outside_heads(m->live[l], held.caches[l], ends, a->what);
+    } else if (!changes) {
+      test_expect_same_bytes(m->live[l], held.caches[l], a->what);
+    }
   }
+  if (by_table) FollowTables(a, &held);
   test_held_free(m, &held);
   const uint64_t n_freed = n_blocks - UseBlocks(a, 0);
-  if (!is_refused) ExpectReport(a, &was, n_freed, n_weak);
-  Check(a);
+  if (!is_refused) test_living_check_report(a, &was, n_freed, n_weak);
+  if (!is_refused && is_due && HasMass(m)) test_living_check_mass(a, &choice);
+  test_living_check(a);
   if (lost && lends && test_random_below(a->random, 3) > 0) Undo(a, &was, lent);
   test_lent_return(lent);
 }
 
 /* ---- Lives ---- */
 
-static void Step(life* a, bool decodes) {
+static void Step(test_living* a, bool decodes) {
   const uint32_t n_seen = a->now.n_seen;
   const uint32_t room = a->m->spec.max_tokens - Longest(a, &a->now);
   const uint32_t left = kPositions - n_seen;
@@ -513,15 +437,12 @@ static void Step(life* a, bool decodes) {
                                                n_seen < 6 ? n_seen + 1 : 6));
       break;
     case 1:
-      /* A start has no prompt, without which some policies evict nothing. */
-      Copy(a, (test_copy_by)test_random_below(a->random, a->now.prompt.has_ended
-                                                             ? TEST_COPY_START
-                                                             : TEST_N_COPIES));
+      Copy(a, DrawCopy(a));
       break;
     case 2:
       if (n_seen <= kPrompt) EndPrompt(a);
       if (a->m->spec.head_budgets == NULL && a->m->spec.layer_budgets == NULL &&
-          a->m->policy.every == 0 &&
+          a->m->policy.every == 0 && a->tally == TEST_TALLY_NONE &&
           a->m->policy.prompt == ORACLE_PROMPT_INSIDE &&
           test_random_below(a->random, 8) == 0) {
         GoOn(a);
@@ -546,16 +467,18 @@ static void Step(life* a, bool decodes) {
         if (a->now.n_seen > kPrompt + 20 || most < 9) Evict(a);
       }
   }
-  Check(a);
+  test_living_check(a);
 }
 
 void test_live(test_model* m, uint32_t n_protect, test_random* random,
                bool decodes, test_lived* sum) {
-  life a = {.m = m, .n_protect = n_protect, .random = random, .sum = sum};
+  test_living a = {
+      .m = m, .n_protect = n_protect, .random = random, .sum = sum};
   char what[200];
   snprintf(what, sizeof what, "%s, %s", m->spec.policy,
            test_layout_name(m->spec.layout));
   a.what = what;
+  test_tallies_begin(&a);
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
     const test_cache* c = m->live[l];
     if (c->block_table == NULL || c->view.ring_slots != 0) continue;
@@ -571,6 +494,6 @@ void test_live(test_model* m, uint32_t n_protect, test_random* random,
   const uint32_t room = m->spec.max_tokens - Longest(&a, &a.now);
   if (a.now.n_seen + room < kPositions) Append(&a, room);
   Evict(&a);
-  for (uint32_t l = 0; l < kLayers; ++l) free(a.tables[l]);
+  for (uint32_t l = 0; l < TEST_STATE_LAYERS; ++l) free(a.tables[l]);
   test_model_destroy(m);
 }
