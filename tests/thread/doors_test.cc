@@ -8,7 +8,6 @@
 #include "kvevict/experimental.h"
 #include "tests/thread/check.h"
 #include "tests/thread/scenario.h"
-#include "tests/thread/worker_pool.h"
 
 namespace kvevict {
 namespace {

@@ -9,7 +9,6 @@
 #include "kvevict/paged.h"
 #include "tests/thread/check.h"
 #include "tests/thread/scenario.h"
-#include "tests/thread/worker_pool.h"
 
 namespace kvevict {
 namespace {

@@ -18,6 +18,15 @@ inline constexpr uint32_t kKvHeads = 2;
 inline constexpr uint32_t kHeadDim = 24;
 inline constexpr uint32_t kMaxTokens = 220;
 
+// A kvevict_parallel_fn whose user_data is a pointer to the number of threads; several
+// threads may call it at once. Starts them afresh in every call: slow, and with nothing
+// shared between calls.
+void RunInThreads(uint32_t n_items, kvevict_task_fn run, void* task,
+                  void* n_threads);
+
+// A context on the CPU that runs its work like that; n_threads outlives it.
+kvevict_context* NewContext(uint32_t* n_threads);
+
 kvevict_plan* NewPlan(const kvevict_context* context, const char* policy,
                       kvevict_dtype dtype = KVEVICT_DTYPE_F32);
 
