@@ -1,19 +1,27 @@
-/* KIVI-style caches store, read and move rows byte by byte as the oracle does. */
+/* KIVI-style caches store, read and move rows byte by byte as the oracle does, on any
+ * target, and are scored as what their rows stand for. paged_test.c attends to them. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kvevict/experimental.h"
+#include "tests/capi/support/contexts.h"
+#include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/grouped_rows.h"
-#include "tests/capi/support/hooks.h"
+#include "tests/capi/support/plan.h"
 
-static kvevict_context* context;
+/* One that multiplies and adds at once, as the oracle reads codes. */
+static kvevict_context* FusedContext(test_random* random) {
+  test_any_context with = test_draw_context(random);
+  for (int tries = 0; !with.is_fused && tries < 60; ++tries) {
+    with = test_draw_context(random);
+  }
+  return with.context;
+}
 
-static void CreateContext(void) { context = test_grouped_context(); }
-TestSuite(grouped, .init = CreateContext);
-
-static void ExpectReads(const test_grouped* c, uint32_t n) {
+static void ExpectReads(kvevict_context* context, const test_grouped* c,
+                        uint32_t n) {
   test_plain p = test_grouped_read(context, c, n);
   for (int v = 0; v < 2; ++v) {
     for (uint32_t h = 0; h < c->spec.n_heads; ++h) {
@@ -27,70 +35,28 @@ static void ExpectReads(const test_grouped* c, uint32_t n) {
   test_plain_free(&p);
 }
 
-Test(grouped, rows_are_stored_by_groups_and_read) {
-  test_random random = test_random_start("grouped store");
-  for (int i = 0; i < 300; ++i) {
-    const uint32_t n = test_random_between(&random, 1, 80);
-    test_grouped* c =
-        test_grouped_filled(context, test_grouped_draw(&random), n, &random,
-                            test_random_coin(&random));
-    ExpectReads(c, n);
+/* Groups that one call fills need no code to be read. */
+Test(grouped, rows_are_stored_by_groups_on_every_target) {
+  test_random random = test_random_start("grouped targets");
+  for (int i = 0; i < 100; ++i) {
+    const test_grouped_spec spec = test_grouped_draw(&random);
+    test_grouped* c = test_grouped_create(&spec, &random);
+    c->view.first_recent = spec.has_recent ? 20 : 0;
+    test_grouped_fill(test_draw_context(&random).context, c, 0,
+                      test_random_between(&random, 1, 80), &random, false);
     test_grouped_destroy(c);
   }
 }
 
-Test(grouped, every_simd_target_makes_the_same_bytes) {
-  test_random random = test_random_start("grouped targets");
-  kvevict_context* const best = context;
-  const char* name;
-  for (uint32_t t = 0; (name = kvevict_simd_target_at(t)) != NULL; ++t) {
-    kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
-    options.simd_target = name;
-    EXPECT_OK(kvevict_context_create(&options, &context));
-    for (int i = 0; i < 12; ++i) {
-      const test_grouped_spec spec = test_grouped_draw(&random);
-      test_grouped* c = test_grouped_create(&spec, &random);
-      c->view.first_recent = spec.has_recent ? 20 : 0;
-      test_grouped_fill(context, c, 0, test_random_between(&random, 1, 80),
-                        &random, false);
-      test_grouped_destroy(c);
-    }
-    kvevict_context_destroy(context);
-  }
-  context = best;
-}
-
-/* Storing once changes an element by at most half a step of its group. */
-Test(grouped, errors_are_half_a_step) {
-  test_random random = test_random_start("grouped errors");
-  for (int i = 0; i < 60; ++i) {
-    test_grouped_spec spec = test_grouped_draw(&random);
-    spec.has_recent = false;
-    spec.groups_values = true;
-    spec.scale = spec.minimum = KVEVICT_DTYPE_F32;
-    test_grouped* c = test_grouped_create(&spec, &random);
+Test(grouped, rows_are_stored_by_groups_and_read) {
+  test_random random = test_random_start("grouped store");
+  for (int i = 0; i < 300; ++i) {
+    kvevict_context* const context = FusedContext(&random);
     const uint32_t n = test_random_between(&random, 1, 80);
-    test_plain p = test_plain_make(&spec, n);
-    test_plain_draw(&p, spec.dim, &random, true);
-    EXPECT_OK(test_grouped_append(context, c, &p, 0));
-    test_grouped_store_all(c, &p, 0);
-    const double n_steps = spec.dtype >= KVEVICT_DTYPE_U4 ? 15 : 255;
-    for (uint32_t h = 0; h < spec.n_heads; ++h) {
-      for (uint32_t at = 0; at < n * spec.dim; ++at) {
-        const uint32_t begin = at / spec.dim / spec.group * spec.group;
-        double low = INFINITY, high = -INFINITY;
-        for (uint32_t s = begin; s < begin + spec.group && s < n; ++s) {
-          low = fmin(low, test_plain_row(&p, 1, h, s)[at % spec.dim]);
-          high = fmax(high, test_plain_row(&p, 1, h, s)[at % spec.dim]);
-        }
-        const double error = fabs((double)test_plain_row(&p, 1, h, 0)[at] -
-                                  test_grouped_row(c, 1, h, 0)[at]);
-        const double bound = (high - low) / n_steps * 0.5 +
-                             0x1p-22 * fmax(fabs(low), fabs(high));
-        EXPECT(error <= bound, "off by %g > %g", error, bound);
-      }
-    }
-    test_plain_free(&p);
+    test_grouped* c =
+        test_grouped_filled(context, test_grouped_draw(&random), n, &random,
+                            test_random_coin(&random));
+    ExpectReads(context, c, n);
     test_grouped_destroy(c);
   }
 }
@@ -100,6 +66,7 @@ Test(grouped, survivors_are_grouped_anew) {
   enum { kMost = 80 };
   test_random random = test_random_start("grouped compact");
   for (int i = 0; i < 200; ++i) {
+    kvevict_context* const context = FusedContext(&random);
     const uint32_t n = test_random_between(&random, 1, kMost);
     test_grouped* c = test_grouped_filled(context, test_grouped_draw(&random),
                                           n, &random, true);
@@ -134,5 +101,65 @@ Test(grouped, survivors_are_grouped_anew) {
     test_plain_free(&ours);
     test_grouped_destroy(c);
     test_grouped_destroy(before);
+  }
+}
+
+/* ---- Scores ---- */
+
+enum { kWindow = 8, kMostScores = 3 * 80 };
+
+/* Scores n slots of a grouped cache, or of the f32 rows that these stand for. */
+static void Score(const char* policy, const test_grouped_spec* spec,
+                  kvevict_dtype dtype, const kvevict_view* view, uint32_t n,
+                  const kvevict_signal_inputs* inputs, float* scores) {
+  kvevict_layer_geometry layer =
+      test_layer(2 * spec->n_heads, spec->n_heads, spec->dim, spec->dim);
+  layer.k_dtype = layer.v_dtype = dtype;
+  const kvevict_geometry geometry = test_geometry(1, 100, &layer);
+  test_plan* plan =
+      test_plan_create(policy, &geometry, KVEVICT_OPERATION_SCORE, 1);
+  kvevict_score_job job =
+      test_score_job(n, view, inputs, scores, spec->n_heads);
+  EXPECT_OK(test_score_jobs(plan, &job, 1));
+  test_plan_destroy(plan);
+}
+
+Test(grouped, scores_are_those_of_what_rows_stand_for) {
+  static const char* const kPolicies[] = {"knorm:budget=40",
+                                          "keydiff:budget=40",
+                                          "snapkv:budget=40,window=8",
+                                          "lagkv:budget=40,sink=2,block=8",
+                                          "cur:budget=40",
+                                          "r-kv:budget=40"};
+  enum { kPolicyCount = sizeof kPolicies / sizeof *kPolicies };
+  test_random random = test_random_start("grouped score");
+  for (int i = 0; i < 6 * kPolicyCount; ++i) {
+    const char* const policy = kPolicies[i % kPolicyCount];
+    test_grouped_spec spec = test_grouped_draw(&random);
+    spec.dim = 64;
+    const uint32_t n = test_random_between(&random, 41, 80);
+    kvevict_context* const context = FusedContext(&random);
+    test_grouped* c = test_grouped_filled(context, spec, n, &random, true);
+    test_plain plain = test_grouped_read(context, c, n);
+    const uint32_t n_numbers = 2 * spec.n_heads * kWindow * spec.dim;
+    float* const numbers = malloc(n_numbers * sizeof *numbers);
+    for (uint32_t e = 0; e < n_numbers; ++e) {
+      numbers[e] = test_random_normal(&random);
+    }
+    const kvevict_plane queries =
+        kvevict_plane_head_major(numbers, KVEVICT_DTYPE_F32, kWindow, spec.dim);
+    kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+    inputs.queries = &queries;
+    float ours[kMostScores], theirs[kMostScores];
+    Score(policy, &spec, spec.dtype, &c->view, n, &inputs, ours);
+    Score(policy, &spec, KVEVICT_DTYPE_F32, &plain.view, n, &inputs, theirs);
+    for (uint32_t s = 0; s < spec.n_heads * n; ++s) {
+      EXPECT(ours[s] == theirs[s] ||
+                 fabsf(ours[s] - theirs[s]) <= 1e-4f * (1 + fabsf(theirs[s])),
+             "%s: score %u: %g is not %g", policy, s, ours[s], theirs[s]);
+    }
+    free(numbers);
+    test_plain_free(&plain);
+    test_grouped_destroy(c);
   }
 }

@@ -28,16 +28,20 @@ typedef struct scene {
   kvevict_keep_lists first_lists;
   kvevict_view view, other;
   int32_t slots[8];
-  uint32_t counts[2];
+  uint32_t counts[2], held[2];
   kvevict_keep_lists lists, *keep;
   kvevict_move move, both[2], *moves;
   const kvevict_context* with;
   const kvevict_view* at;
   size_t moves_len, bytes;
   uint8_t *memory, *workspace;
+  int32_t* second; /* the second head's blocks */
 } scene;
 
 static scene s;
+
+/* Tables of heads: the second one holds 20 tokens in two blocks. */
+static bool is_ragged;
 
 static void SetMove(void) {
   s.move.view = s.at;
@@ -49,7 +53,10 @@ static void Begin(doors door, kvevict_dtype from, kvevict_dtype to) {
   test_random random = {6};
   test_cache_spec spec = {TEST_PAGED_16, 2, 40, from, 64, from, 64, 2};
   memset(&s, 0, sizeof s);
+  if (is_ragged) spec.layout = TEST_PAGED_16_OF_HEADS;
   s.from = test_cache_create(&spec, &random);
+  s.second = s.from->block_table + s.from->view.block_table_head_stride;
+  if (is_ragged) s.second[2] = -1;
   spec.layout = TEST_TOKEN_MAJOR;
   spec.k_dtype = spec.v_dtype = to;
   s.to = test_cache_create(&spec, &random);
@@ -65,6 +72,11 @@ static void Begin(doors door, kvevict_dtype from, kvevict_dtype to) {
   s.move = (kvevict_move)KVEVICT_MOVE_INIT;
   s.move.n_tokens = 40;
   if (door >= kTail) s.move.first_slot = 10;
+  s.held[0] = 40, s.held[1] = 20;
+  if (is_ragged) {
+    s.slots[6] = 15, s.slots[7] = 19;
+    s.move.token_counts = s.held;
+  }
   if (door == kTo) s.move.destination = &s.other;
   const test_cache_spec first = {TEST_HEAD_MAJOR,   1, 9, KVEVICT_DTYPE_F32, 4,
                                  KVEVICT_DTYPE_F32, 4, 0};
@@ -165,6 +177,26 @@ Test(moves_errors, compaction_of_lists_that_do_not_ascend) {
   EXPECT_BREAKS(kAll - kReorder, s.slots[0] = 14, "keep[0][1] 13");
   EXPECT_BREAKS(kAll - kReorder, s.slots[1] = 11, "keep[0][1] 11");
   EXPECT_BREAKS(kAll - kReorder, s.slots[6] = 12, "keep[1][2] 12");
+}
+
+Test(moves_errors, heads_that_hold_other_numbers) {
+  is_ragged = true;
+  EXPECT_BREAKS(kBoth, s.held[1] = 41, "token_counts[1] 41", "40");
+  EXPECT_BREAKS(kBoth, s.slots[7] = 20, "keep[1][3] 20", "20");
+  EXPECT_BREAKS(kBoth, s.held[1] = 19, "keep[1][3] 19", "19");
+  /* A shared list has room for what the shortest head holds. */
+  EXPECT_BREAKS(kBoth, s.lists.n_lists = 1, "keep[0][2] 20", "20");
+  /* Blocks that hold tokens must be there. */
+  EXPECT_BREAKS(kBoth, s.second[1] = -1, "block_table", "-1");
+  EXPECT_BREAKS(kBoth, s.held[1] = 33, "block_table", "-1");
+  EXPECT_BREAKS(kBoth, s.move.token_counts = NULL, "block_table", "-1");
+  /* The move's n_tokens is what the longest head holds. */
+  EXPECT_BREAKS(kBoth, s.move.n_tokens = 39, "token_counts[0] 40", "39");
+  /* A list has no more places than its head holds: more might have no block. */
+  EXPECT_BREAKS(
+      kReorder,
+      (s.held[1] = 3, s.slots[5] = s.slots[6] = s.slots[7] = s.slots[4] = 1),
+      "count 4", "3");
 }
 
 Test(moves_errors, views) {

@@ -259,31 +259,6 @@ Test(moves_merge, halves_are_rounded_to_even) {
   }
 }
 
-Test(moves_merge, what_drops_nothing_changes_nothing) {
-  test_random random = {7};
-  const test_cache_spec spec = {TEST_PAGED_3,      2, 30, KVEVICT_DTYPE_F32, 5,
-                                KVEVICT_DTYPE_F16, 6, 1};
-  test_cache* cache = test_cache_create(&spec, &random);
-  test_cache* before = test_cache_clone(cache);
-  int32_t keep[30];
-  for (int i = 0; i < 30; ++i) keep[i] = i;
-  for (kvevict_merge merge = KVEVICT_MERGE_VALUES;
-       merge <= KVEVICT_MERGE_WEIGHTED; ++merge) {
-    for (uint32_t n = 0; n <= 30; n += 30) {
-      const kvevict_keep_lists lists = test_lists(keep, n, 1);
-      kvevict_move move = KVEVICT_MOVE_INIT;
-      move.n_tokens = 30;
-      move.view = &cache->view;
-      move.keep = &lists;
-      move.merge = merge;
-      EXPECT_OK(Compact(test_context(), &move, 1));
-      test_expect_same_bytes(cache, before, "nothing dropped, or nothing kept");
-    }
-  }
-  test_cache_destroy(cache);
-  test_cache_destroy(before);
-}
-
 /* Each move of a call may merge by its own rule or not at all. */
 Test(moves_merge, every_move_merges_as_it_says) {
   test_random random = {8};
@@ -317,31 +292,4 @@ Test(moves_merge, every_move_merges_as_it_says) {
     test_cache_destroy(together[i]);
     test_cache_destroy(apart[i]);
   }
-}
-
-Test(moves_merge, sizes_of_workspaces_need_the_tokens_held) {
-  test_random random = {6};
-  const test_cache_spec spec = {TEST_TOKEN_MAJOR,  1, 9, KVEVICT_DTYPE_F32, 4,
-                                KVEVICT_DTYPE_F32, 4, 0};
-  test_cache* cache = test_cache_create(&spec, &random);
-  const kvevict_keep_lists lists = test_lists(NULL, 3, 1);
-  kvevict_move move = KVEVICT_MOVE_INIT;
-  move.view = &cache->view;
-  move.keep = &lists;
-  kvevict_workspace needs = {.struct_size = sizeof needs};
-  EXPECT_OK(kvevict_compact_workspace(test_context(), &move, 1, &needs));
-  cr_expect_eq(needs.least_bytes, 0);
-  move.merge = KVEVICT_MERGE_PIVOT;
-  EXPECT_INVALID(kvevict_reorder_workspace(test_context(), &move, 1, &needs),
-                 "merge 2");
-  EXPECT_INVALID(kvevict_compact_workspace(test_context(), &move, 1, &needs),
-                 "keep.count 3", "n_tokens 0");
-  move.n_tokens = 2147483648u;
-  EXPECT_INVALID(kvevict_compact_workspace(test_context(), &move, 1, &needs),
-                 "n_tokens 2147483648");
-  move.n_tokens = 1000;
-  EXPECT_OK(kvevict_compact_workspace(test_context(), &move, 1, &needs));
-  EXPECT(needs.least_bytes >= 28 * 1000 && needs.least_bytes < 80 * 1000,
-         "%llu bytes", (unsigned long long)needs.least_bytes);
-  test_cache_destroy(cache);
 }

@@ -1,7 +1,9 @@
-/* Moves between caches that share memory, and of rows that share scales. */
+/* Moves of caches that share memory, of rows that share scales, and of as many layers as a
+ * call takes. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "kvevict/edit.h"
 #include "tests/capi/support/cache.h"
 #include "tests/capi/support/contexts.h"
 #include "tests/capi/support/doors.h"
@@ -9,6 +11,15 @@
 #include "tests/capi/support/moves.h"
 #include "tests/capi/support/plan.h"
 #include "tests/oracle/compact.h"
+
+static kvevict_move MoveOf(const kvevict_view* view, uint32_t n_tokens,
+                           const kvevict_keep_lists* keep) {
+  kvevict_move move = KVEVICT_MOVE_INIT;
+  move.n_tokens = n_tokens;
+  move.view = view;
+  move.keep = keep;
+  return move;
+}
 
 /* Two sequences of one pool whose tables begin with the same n_shared blocks. */
 typedef struct pool {
@@ -34,10 +45,7 @@ static void MakePool(pool* p, uint32_t n_shared, test_random* random) {
     p->views[s] = p->cache->view;
     p->views[s].block_table = p->tables[s];
     p->views[s].block_table_len = 6;
-    p->moves[s] = (kvevict_move)KVEVICT_MOVE_INIT;
-    p->moves[s].n_tokens = 40;
-    p->moves[s].view = &p->views[s];
-    p->moves[s].keep = &p->keep;
+    p->moves[s] = MoveOf(&p->views[s], 40, &p->keep);
     p->moves[s].first_slot = 32;
   }
 }
@@ -98,6 +106,177 @@ Test(moves_shared, blocks_of_the_same_pool_are_a_destination) {
   test_cache_destroy(p.cache);
 }
 
+/* ---- Layers of one call ---- */
+
+static const test_cache_spec kSpec = {
+    TEST_TOKEN_MAJOR, 3, 60, KVEVICT_DTYPE_F32, 5, KVEVICT_DTYPE_F16, 3, 1};
+
+Test(moves_shared, layers_are_as_many_as_a_call_takes) {
+  enum { kN = KVEVICT_MAX_JOBS };
+  test_random random = {7};
+  static kvevict_move moves[kN];
+  static test_cache* caches[kN];
+  static test_cache* expected[kN];
+  int32_t slots[3 * 20];
+  for (int h = 0; h < 3; ++h)
+    test_random_ascending(&random, slots + 20 * h, 20, 60);
+  const kvevict_keep_lists keep = test_lists(slots, 20, 3);
+  for (int l = 0; l < kN; ++l) {
+    caches[l] = test_cache_create(&kSpec, &random);
+    expected[l] = test_cache_clone(caches[l]);
+    moves[l] = MoveOf(&caches[l]->view, 60, &keep);
+    oracle_compact_lists(&expected[l]->view, &keep);
+  }
+  EXPECT_OK(kvevict_compact(test_context(), moves, 0, NULL, 0, NULL));
+  EXPECT_OK(kvevict_compact(test_context(), NULL, 0, NULL, 0, NULL));
+  EXPECT_OK(kvevict_compact(test_context(), moves, kN, NULL, 0, NULL));
+  for (int l = 0; l < kN; ++l) {
+    test_expect_same_rows(caches[l], expected[l], 20, "128 layers");
+    test_cache_destroy(caches[l]);
+    test_cache_destroy(expected[l]);
+  }
+}
+
+/* A caller of a later release has moves that lie further apart. */
+Test(moves_shared, moves_are_as_far_apart_as_their_size_says) {
+  test_random random = {8};
+  struct {
+    kvevict_move move;
+    uint64_t later;
+  } moves[2];
+  memset(moves, 0, sizeof moves);
+  const int32_t slots[2] = {4, 9};
+  const kvevict_keep_lists keep = test_lists(slots, 2, 1);
+  test_cache* caches[2];
+  test_cache* expected[2];
+  for (int l = 0; l < 2; ++l) {
+    caches[l] = test_cache_create(&kSpec, &random);
+    expected[l] = test_cache_clone(caches[l]);
+    moves[l].move = (kvevict_move){.struct_size = sizeof moves[0],
+                                   .n_tokens = 60,
+                                   .view = &caches[l]->view,
+                                   .keep = &keep};
+    oracle_compact_lists(&expected[l]->view, &keep);
+  }
+  moves[1].later = 1;
+  EXPECT_INVALID(
+      kvevict_compact(test_context(), &moves[0].move, 2, NULL, 0, NULL),
+      "moves[1]", "struct_size");
+  moves[1].later = 0;
+  moves[1].move.struct_size = sizeof moves[0].move;
+  EXPECT_INVALID(
+      kvevict_compact(test_context(), &moves[0].move, 2, NULL, 0, NULL),
+      "moves[1].struct_size");
+  moves[1].move.struct_size = sizeof moves[0];
+  EXPECT_OK(kvevict_compact(test_context(), &moves[0].move, 2, NULL, 0, NULL));
+  for (int l = 0; l < 2; ++l) {
+    test_expect_same_rows(caches[l], expected[l], 2, "wider moves");
+    test_cache_destroy(caches[l]);
+    test_cache_destroy(expected[l]);
+  }
+}
+
+/* ---- What layers of one call must not share ---- */
+
+/* Both calls refuse the two moves, and no byte changes. */
+static void ExpectRefused(const kvevict_move* moves, size_t n,
+                          test_cache* const* caches, size_t n_caches,
+                          const char* text, const char* text2) {
+  test_cache* before[3];
+  for (size_t i = 0; i < n_caches; ++i) before[i] = test_cache_clone(caches[i]);
+  EXPECT_INVALID(kvevict_compact(test_context(), moves, n, NULL, 0, NULL), text,
+                 text2);
+  kvevict_workspace w = KVEVICT_WORKSPACE_INIT;
+  EXPECT_OK(kvevict_reorder_workspace(test_context(), moves, n, &w));
+  const size_t bytes = w.least_bytes;
+  void* workspace = aligned_alloc(64, (bytes + 127) / 64 * 64);
+  EXPECT_INVALID(
+      kvevict_reorder(test_context(), moves, n, workspace, bytes, NULL), text,
+      text2);
+  free(workspace);
+  for (size_t i = 0; i < n_caches; ++i) {
+    test_expect_same_bytes(caches[i], before[i], text);
+    test_cache_destroy(before[i]);
+  }
+}
+
+Test(moves_shared, layers_that_share_rows_are_refused) {
+  test_random random = {9};
+  const int32_t slots[4] = {1, 7, 20, 59};
+  const kvevict_keep_lists keep = test_lists(slots, 4, 1);
+  for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
+    test_cache_spec spec = kSpec;
+    spec.layout = (test_layout)layout;
+    test_cache* caches[2] = {test_cache_create(&spec, &random),
+                             test_cache_create(&spec, &random)};
+    kvevict_view views[3] = {caches[0]->view, caches[1]->view, caches[0]->view};
+    kvevict_move moves[3];
+    for (int i = 0; i < 3; ++i) {
+      moves[i] = MoveOf(&views[i], 60, &keep);
+    }
+    EXPECT_OK(kvevict_compact(test_context(), moves, 2, NULL, 0, NULL));
+    ExpectRefused(moves, 3, caches, 2, "moves[2].view", "moves[0]");
+    /* One byte further it is another cache, which overlaps the first one. */
+    views[2].k.data += 1;
+    views[2].v.data += 1;
+    views[2].companions = NULL;
+    views[2].n_companions = 0;
+    ExpectRefused(moves, 3, caches, 2, "overlap", "2");
+    if (layout == TEST_TOKEN_MAJOR) { /* other rows, but the same companion */
+      views[1].companions = caches[0]->companions;
+      ExpectRefused(moves, 2, caches, 2, "moves[1].view", "companion");
+    }
+    test_cache_destroy(caches[0]);
+    test_cache_destroy(caches[1]);
+  }
+}
+
+/* A block that one cache's head gave back may be another cache's. A block that it
+ * holds may not. */
+Test(moves_shared, caches_share_a_pool_whose_blocks_they_do_not) {
+  test_random random = {5};
+  const test_cache_spec spec = {
+      TEST_PAGED_3_OF_HEADS, 2, 12, KVEVICT_DTYPE_F32, 4,
+      KVEVICT_DTYPE_F32,     4, 0};
+  test_cache* cache = test_cache_create(&spec, &random);
+  test_cache* before = test_cache_clone(cache);
+  kvevict_view views[2] = {cache->view, cache->view};
+  const uint64_t stride = cache->view.block_table_head_stride;
+  int32_t freed[2];
+  for (int i = 0; i < 2; ++i) {
+    freed[i] = cache->block_table[stride + 2 + i];
+    cache->block_table[stride + 2 + i] = -1;
+  }
+  views[1].n_kv_heads = 1;
+  views[1].block_table = freed;
+  views[1].block_table_len = 2;
+  views[1].block_table_head_stride = 0;
+  const uint32_t held[2] = {12, 5}, held_there[1] = {6};
+  int32_t slots[2] = {1, 4};
+  const kvevict_keep_lists keep = test_lists(slots, 2, 1);
+  kvevict_move moves[2] = {MoveOf(&views[0], 12, &keep),
+                           MoveOf(&views[1], 6, &keep)};
+  moves[0].token_counts = held;
+  moves[1].token_counts = held_there;
+  freed[0] = cache->block_table[stride + 1];
+  EXPECT_INVALID(kvevict_compact(test_context(), moves, 2, NULL, 0, NULL),
+                 "overlap");
+  test_expect_same_bytes(cache, before, "refused");
+  freed[0] = before->block_table[stride + 2];
+  EXPECT_OK(kvevict_compact(test_context(), moves, 2, NULL, 0, NULL));
+  for (int i = 0; i < 2; ++i) {
+    for (uint32_t e = 0; e < 4; ++e) {
+      const uint32_t row = (uint32_t)slots[i];
+      for (uint32_t h = 0; h < 2; ++h) {
+        cr_expect_eq(test_cache_get(cache, &cache->view.k, (uint32_t)i, h, e),
+                     test_cache_get(before, &before->view.k, row, h, e));
+      }
+    }
+  }
+  test_cache_destroy(cache);
+  test_cache_destroy(before);
+}
+
 /* ---- Rows of codes ---- */
 
 /* Workers share the rows of a long layer in runs. */
@@ -114,9 +293,7 @@ Test(moves_shared, long_layers_are_requantized_in_runs) {
     spec.v_dtype = i % 3 == 1 ? KVEVICT_DTYPE_BF16 : KVEVICT_DTYPE_U4;
     test_cache* to = test_cache_create(&spec, &random);
     test_cache* want = test_cache_clone(to);
-    kvevict_move move = KVEVICT_MOVE_INIT;
-    move.n_tokens = kTokens - 7 * (uint32_t)i;
-    move.view = &from->view;
+    kvevict_move move = MoveOf(&from->view, kTokens - 7 * (uint32_t)i, NULL);
     move.destination = &to->view;
     EXPECT_OK(kvevict_compact(with.context, &move, 1, NULL, 0, NULL));
     for (uint32_t slot = 0; slot < move.n_tokens; ++slot) {
@@ -160,10 +337,8 @@ Test(moves_shared, numbers_of_another_kind_make_rows_anew) {
     test_cache* want = test_cache_clone(to);
     want->companions[0] = to->companions[0];
     want->view.n_companions = to->view.n_companions;
-    kvevict_move move = KVEVICT_MOVE_INIT;
-    move.view = &from->view;
+    kvevict_move move = MoveOf(&from->view, 24, NULL);
     move.destination = &to->view;
-    move.n_tokens = 24;
     EXPECT_OK(kvevict_compact(test_context(), &move, 1, NULL, 0, NULL));
     for (uint32_t h = 0; h < 2; ++h) {
       for (uint32_t t = 0; t < 24; ++t) {
@@ -213,10 +388,7 @@ Test(moves_shared, numbers_of_all_tokens_stay) {
     EXPECT(plane->role == KVEVICT_ROLE_KEY_SCALE, "role %d", plane->role);
     plane->data = (uint64_t)(uintptr_t)&scale;
     plane->token_stride_bytes = plane->head_stride_bytes = 0;
-    moves[i] = (kvevict_move)KVEVICT_MOVE_INIT;
-    moves[i].view = &caches[i]->view;
-    moves[i].n_tokens = 53;
-    moves[i].keep = &lists;
+    moves[i] = MoveOf(&caches[i]->view, 53, &lists);
   }
   test_cache* want = test_cache_clone(caches[1]);
   want->companions[0].data = caches[1]->companions[0].data;

@@ -51,6 +51,25 @@ Test(plan_selection, a_plan_says_what_its_policy_wants) {
   test_plan_destroy(p);
 }
 
+/* Heads have lists of their own, of as many slots as the layer keeps. */
+Test(plan_selection, a_plan_says_what_each_layer_keeps) {
+  enum { kLayers = 4, kHeads = 3 };
+  test_plan* p = Plan("custom:budget=40,sink=0,split=geometric,alpha=0.5",
+                      kLayers, kHeads);
+  uint32_t budgets[kLayers];
+  EXPECT_OK(kvevict_plan_layer_budgets(p->plan, 200, budgets, kLayers));
+  cr_assert_gt(budgets[0], budgets[3]);
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    kvevict_select_options o = KVEVICT_SELECT_OPTIONS_INIT;
+    kvevict_keep_lists k = KVEVICT_KEEP_LISTS_INIT;
+    EXPECT_OK(kvevict_plan_selection(p->plan, l, 200, 0, &o, &k));
+    EXPECT(k.count == budgets[l] && k.n_lists == kHeads && o.n_rows == kHeads,
+           "layer %u: %u lists of %u for %u rows", l, k.n_lists, k.count,
+           o.n_rows);
+  }
+  test_plan_destroy(p);
+}
+
 /* As in an eviction, the ratio is one of the tokens seen, so repeated calls do not shrink
  * what is left. */
 Test(plan_selection, a_ratio_is_one_of_the_tokens_seen) {

@@ -10,13 +10,6 @@ static void ExpectText(const kvevict_policy* policy, const char* expected) {
   cr_assert_eq(length, strlen(expected));
 }
 
-Test(policy_text, name_alone_is_the_policys_default) {
-  kvevict_policy_info info = {.struct_size = sizeof info};
-  for (uint32_t i = 0; kvevict_policy_at(i, &info) == KVEVICT_OK; ++i) {
-    ExpectText(test_policy(info.name), info.name);
-  }
-}
-
 Test(policy_text, of_a_key_given_twice_the_last_value_counts) {
   ExpectText(test_policy("snapkv:budget=99,seed=4,budget=100,seed=0"),
              "snapkv:budget=100");
@@ -176,28 +169,4 @@ Test(policy_text, format_refuses_null) {
       "text is NULL");
   EXPECT_UNTOUCHED(text);
   cr_assert_eq(length, 99);
-}
-
-/* Whatever the text is, the answer is a policy or an error. */
-Test(policy_text, damaged_texts_are_errors_or_policies) {
-  test_random random = test_random_start("policy_text damage");
-  for (int i = 0; i < 10000; ++i) {
-    char text[TEST_POLICY_TEXT];
-    size_t length = 0;
-    EXPECT_OK(kvevict_policy_format(test_random_policy(&random), text,
-                                    sizeof text, &length));
-    for (uint32_t n = test_random_between(&random, 1, 3); n > 0; --n) {
-      static const char kBytes[] = ":=,|. -+019eaxn\x7f\xff";
-      const uint32_t at = test_random_below(&random, (uint32_t)length + 1);
-      text[at] = kBytes[test_random_below(&random, sizeof kBytes)];
-      text[length] = '\0';
-    }
-    kvevict_policy* policy = NULL;
-    if (kvevict_policy_create(text, &policy) == KVEVICT_OK) {
-      EXPECT_OK(kvevict_policy_validate(policy));
-    } else {
-      EXPECT(policy == NULL, "%s: out was written", text);
-    }
-    kvevict_policy_destroy(policy);
-  }
 }

@@ -324,29 +324,7 @@ static void ExpectKeepSet(const vector_files* v, uint32_t set,
   test_npy_free(&lengths);
 }
 
-/* Selects from [n_kv_heads, n_tokens] scores. Heads that share a list have copies
- * of it. */
-static void SelectSet(const vector_files* v, test_plan* p, uint32_t set,
-                      const float* scores) {
-  const size_t n_scores = (size_t)v->n_kv_heads * v->n_tokens;
-  int32_t* keep = malloc(n_scores * sizeof(int32_t));
-  int32_t* apart = malloc(n_scores * sizeof(int32_t));
-  uint32_t n_keep = 0;
-  EXPECT_OK(test_select(p, kKeepLayers[set], scores, n_scores, v->n_tokens,
-                        NULL, 0, keep, n_scores, &n_keep));
-  const bool one_list = p->policy.scope != KVEVICT_SCOPE_KV_HEAD;
-  uint32_t counts[64];
-  for (uint32_t h = 0; h < v->n_kv_heads; ++h) {
-    counts[h] = n_keep;
-    memcpy(apart + (size_t)h * v->n_tokens,
-           keep + (one_list ? 0 : (size_t)h * n_keep), n_keep * sizeof *keep);
-  }
-  ExpectKeepSet(v, set, apart, counts);
-  free(keep);
-  free(apart);
-}
-
-static void RunCase(const vector_files* v, kvevict_dtype dtype) {
+static void ScoreCase(const vector_files* v, kvevict_dtype dtype) {
   const char* const policy = v->c->policy;
   const kvevict_layer_geometry alike = Layer(v, dtype);
   const kvevict_geometry geometry =
@@ -366,29 +344,19 @@ static void RunCase(const vector_files* v, kvevict_dtype dtype) {
     FreeLayer(&layer);
   }
   test_plan_destroy(p);
-
-  /* Scores of all heads decide only in an eviction. */
-  const bool alone = oracle_policy_from(policy).heads == ORACLE_HEADS_EQUAL;
-  p = test_plan_create_to_select(policy, &geometry, 1);
-  for (uint32_t set = 0; alone && set < v->n_sets; ++set) {
-    SelectSet(v, p, set, scores);
-  }
-  test_plan_destroy(p);
   free(scores);
 }
 
-ParameterizedTestParameters(vectors,
-                            presets_reproduce_published_scores_and_sets) {
+ParameterizedTestParameters(vectors, presets_reproduce_published_scores) {
   return cr_make_param_array(vector_case, kCases,
                              sizeof kCases / sizeof kCases[0]);
 }
 
-ParameterizedTest(vector_case* c, vectors,
-                  presets_reproduce_published_scores_and_sets) {
+ParameterizedTest(vector_case* c, vectors, presets_reproduce_published_scores) {
   vector_files v = Load(c);
-  RunCase(&v, KVEVICT_DTYPE_F32);
-  RunCase(&v, KVEVICT_DTYPE_F16);
-  RunCase(&v, KVEVICT_DTYPE_BF16);
+  ScoreCase(&v, KVEVICT_DTYPE_F32);
+  ScoreCase(&v, KVEVICT_DTYPE_F16);
+  ScoreCase(&v, KVEVICT_DTYPE_BF16);
   Free(&v);
 }
 

@@ -98,187 +98,156 @@ kvevict_plane Rows(int64_t offset, int64_t token, int64_t head,
   return plane;
 }
 
+// Which block tables the layers have.
+enum class Tables { kNone, kOneOfBlocks, kOneOfTokens, kEach };
+
 struct Layout {
   const char* name;
-  std::function<void(Model*)> build;
+  Tables tables;
+  std::function<void(Model*, uint32_t)> set_layer;
+
+  void Build(Model* m) const {
+    if (tables == Tables::kOneOfBlocks) m->OneTable(kBlock);
+    if (tables == Tables::kOneOfTokens) m->OneTable(1);
+    if (tables == Tables::kEach) m->TableEach();
+    for (uint32_t l = 0; l < kLayers; ++l) set_layer(m, l);
+  }
 };
 
 const std::vector<Layout>& Layouts() {
   static const std::vector<Layout> layouts = {
-      {"[L, 2, S, H, D]",
-       [](Model* m) {
-         for (int64_t l = 0; l < kLayers; ++l) {
-           m->views[l].k = Rows(2 * l * kTokens * kToken, kToken, kRow);
-           m->views[l].v = Rows((2 * l + 1) * kTokens * kToken, kToken, kRow);
-         }
+      {"[L, 2, S, H, D]", Tables::kNone,
+       [](Model* m, uint32_t l) {
+         m->views[l].k = Rows(2 * l * kTokens * kToken, kToken, kRow);
+         m->views[l].v = Rows((2 * l + 1) * kTokens * kToken, kToken, kRow);
        }},
-      {"[L, 2, H, S, D]",
-       [](Model* m) {
-         for (int64_t l = 0; l < kLayers; ++l) {
-           m->views[l].k = Rows(2 * l * kTokens * kToken, kRow, kTokens * kRow);
-           m->views[l].v =
-               Rows((2 * l + 1) * kTokens * kToken, kRow, kTokens * kRow);
-         }
+      {"[L, 2, H, S, D]", Tables::kNone,
+       [](Model* m, uint32_t l) {
+         m->views[l].k = Rows(2 * l * kTokens * kToken, kRow, kTokens * kRow);
+         m->views[l].v =
+             Rows((2 * l + 1) * kTokens * kToken, kRow, kTokens * kRow);
        }},
-      {"[S, L, 2, H, D]: all layers of a token together",
-       [](Model* m) {
+      {"[S, L, 2, H, D]: all layers of a token together", Tables::kNone,
+       [](Model* m, uint32_t l) {
          constexpr int64_t kAll = 2 * kLayers * kToken;
-         for (int64_t l = 0; l < kLayers; ++l) {
-           m->views[l].k = Rows(2 * l * kToken, kAll, kRow);
-           m->views[l].v = Rows((2 * l + 1) * kToken, kAll, kRow);
-         }
+         m->views[l].k = Rows(2 * l * kToken, kAll, kRow);
+         m->views[l].v = Rows((2 * l + 1) * kToken, kAll, kRow);
        }},
-      {"[L, S, H, 2, D]: K and V of a head together",
-       [](Model* m) {
-         for (int64_t l = 0; l < kLayers; ++l) {
-           const int64_t base = 2 * l * kTokens * kToken;
-           m->views[l].k = Rows(base, 2 * kToken, 2 * kRow);
-           m->views[l].v = Rows(base + kRow, 2 * kToken, 2 * kRow);
-         }
+      {"[L, S, H, 2, D]: K and V of a head together", Tables::kNone,
+       [](Model* m, uint32_t l) {
+         const int64_t base = 2 * l * kTokens * kToken;
+         m->views[l].k = Rows(base, 2 * kToken, 2 * kRow);
+         m->views[l].v = Rows(base + kRow, 2 * kToken, 2 * kRow);
        }},
-      {"[S, L, H, D | D']: unlike head sizes in one row",
-       [](Model* m) {
+      {"[S, L, H, D | D']: unlike head sizes in one row", Tables::kNone,
+       [](Model* m, uint32_t l) {
          constexpr int64_t kAll = kLayers * kHeads * (kRow + 192);
-         for (int64_t l = 0; l < kLayers; ++l) {
-           const int64_t base = l * kHeads * (kRow + 192);
-           m->views[l].k = Rows(base, kAll, kRow);
-           m->views[l].v = Rows(base + kToken, kAll, 192, 0, 96);
-         }
+         const int64_t base = l * kHeads * (kRow + 192);
+         m->views[l].k = Rows(base, kAll, kRow);
+         m->views[l].v = Rows(base + kToken, kAll, 192, 0, 96);
        }},
-      {"K [H, S, D], V [H, D, S] behind it",
-       [](Model* m) {
-         for (int64_t l = 0; l < kLayers; ++l) {
-           const int64_t base = 2 * l * kTokens * kToken;
-           m->views[l].k = Rows(base, kRow, kTokens * kRow);
-           m->views[l].v = Rows(base + kTokens * kToken, 2, kTokens * kRow, 0,
-                                kRow / 2, kTokens * 2);
-         }
+      {"K [H, S, D], V [H, D, S] behind it", Tables::kNone,
+       [](Model* m, uint32_t l) {
+         const int64_t base = 2 * l * kTokens * kToken;
+         m->views[l].k = Rows(base, kRow, kTokens * kRow);
+         m->views[l].v = Rows(base + kTokens * kToken, 2, kTokens * kRow, 0,
+                              kRow / 2, kTokens * 2);
        }},
-      {"pages [L, 2, blocks, bs, H, D], one table",
-       [](Model* m) {
+      {"pages [L, 2, blocks, bs, H, D], one table", Tables::kOneOfBlocks,
+       [](Model* m, uint32_t l) {
          constexpr int64_t kPage = kBlock * kToken;
-         m->OneTable(kBlock);
-         for (int64_t l = 0; l < kLayers; ++l) {
-           m->views[l].k =
-               Rows(2 * l * kPoolBlocks * kPage, kToken, kRow, kPage);
-           m->views[l].v =
-               Rows((2 * l + 1) * kPoolBlocks * kPage, kToken, kRow, kPage);
-         }
+         m->views[l].k = Rows(2 * l * kPoolBlocks * kPage, kToken, kRow, kPage);
+         m->views[l].v =
+             Rows((2 * l + 1) * kPoolBlocks * kPage, kToken, kRow, kPage);
        }},
-      {"pages [blocks, L, 2, H, bs, D], one table",
-       [](Model* m) {
+      {"pages [blocks, L, 2, H, bs, D], one table", Tables::kOneOfBlocks,
+       [](Model* m, uint32_t l) {
          constexpr int64_t kPage = kBlock * kToken;
-         m->OneTable(kBlock);
-         for (int64_t l = 0; l < kLayers; ++l) {
-           for (int64_t p = 0; p < 2; ++p) {
-             (p == 0 ? m->views[l].k : m->views[l].v) = Rows(
-                 (2 * l + p) * kPage, kRow, kBlock * kRow, 2 * kLayers * kPage);
-           }
+         for (int64_t p = 0; p < 2; ++p) {
+           (p == 0 ? m->views[l].k : m->views[l].v) = Rows(
+               (2 * l + p) * kPage, kRow, kBlock * kRow, 2 * kLayers * kPage);
          }
        }},
-      {"pages [blocks, 2, bs, H, D], a table per layer",
-       [](Model* m) {
+      {"pages [blocks, 2, bs, H, D], a table per layer", Tables::kEach,
+       [](Model* m, uint32_t l) {
          constexpr int64_t kPage = kBlock * kToken;
-         m->TableEach();
-         for (int64_t l = 0; l < kLayers; ++l) {
-           m->views[l].k = Rows(0, kToken, kRow, 2 * kPage);
-           m->views[l].v = Rows(kPage, kToken, kRow, 2 * kPage);
-         }
+         m->views[l].k = Rows(0, kToken, kRow, 2 * kPage);
+         m->views[l].v = Rows(kPage, kToken, kRow, 2 * kPage);
        }},
-      {"pages [2, blocks, bs, H, D], a table per layer",
-       [](Model* m) {
+      {"pages [2, blocks, bs, H, D], a table per layer", Tables::kEach,
+       [](Model* m, uint32_t l) {
          constexpr int64_t kPage = kBlock * kToken;
-         m->TableEach();
-         for (int64_t l = 0; l < kLayers; ++l) {
-           m->views[l].k = Rows(0, kToken, kRow, kPage);
-           m->views[l].v = Rows(kPoolBlocks * kPage, kToken, kRow, kPage);
-         }
+         m->views[l].k = Rows(0, kToken, kRow, kPage);
+         m->views[l].v = Rows(kPoolBlocks * kPage, kToken, kRow, kPage);
        }},
-      {"pages [2, H, blocks, bs, D], a table per layer",
-       [](Model* m) {
+      {"pages [2, H, blocks, bs, D], a table per layer", Tables::kEach,
+       [](Model* m, uint32_t l) {
          constexpr int64_t kPage = kBlock * kRow;
-         m->TableEach();
-         for (int64_t l = 0; l < kLayers; ++l) {
-           m->views[l].k = Rows(0, kRow, kPoolBlocks * kPage, kPage);
-           m->views[l].v = Rows(kHeads * kPoolBlocks * kPage, kRow,
-                                kPoolBlocks * kPage, kPage);
+         m->views[l].k = Rows(0, kRow, kPoolBlocks * kPage, kPage);
+         m->views[l].v = Rows(kHeads * kPoolBlocks * kPage, kRow,
+                              kPoolBlocks * kPage, kPage);
+       }},
+      {"pages of K, V and their scales, a table per layer", Tables::kEach,
+       [](Model* m, uint32_t l) {
+         constexpr int64_t kPage = 2 * kBlock * (kToken + 4 * kHeads);
+         m->views[l].k = Rows(0, kToken, kRow, kPage);
+         m->views[l].v = Rows(kBlock * kToken, kToken, kRow, kPage);
+         for (int64_t p = 0; p < 2; ++p) {
+           kvevict_plane& scales = m->Companion(l);
+           scales.data = kBase + 2 * kBlock * kToken + p * kBlock * kHeads * 4;
+           scales.token_stride_bytes = kHeads * 4;
+           scales.head_stride_bytes = 4;
+           scales.block_stride_bytes = kPage;
          }
        }},
-      {"pages of K, V and their scales, a table per layer",
-       [](Model* m) {
-         constexpr int64_t kPage = 2 * kBlock * (kToken + 4 * kHeads);
-         m->TableEach();
-         for (uint32_t l = 0; l < kLayers; ++l) {
+      {"token pool [L, 2, tokens, H, D], one index list", Tables::kOneOfTokens,
+       [](Model* m, uint32_t l) {
+         m->views[l].k =
+             Rows(2 * l * kPoolBlocks * kToken, kToken, kRow, kToken);
+         m->views[l].v =
+             Rows((2 * l + 1) * kPoolBlocks * kToken, kToken, kRow, kToken);
+       }},
+      {"pages allocated one by one, of two sizes", Tables::kNone,
+       [](Model* m, uint32_t l) {
+         // The address counts in units of the page.
+         const int64_t page = (l % 2 + 1) * 2 * kBlock * kToken;
+         std::vector<int32_t> ids(kBlocks);
+         for (size_t i = 0; i < ids.size(); ++i) {
+           ids[i] = static_cast<int32_t>(l % 2 == 0 ? 4 * (i * kLayers + l)
+                                                    : 2 * (i * kLayers + l));
+         }
+         m->tables.push_back(ids);
+         m->Table(l, m->tables.back(), kBlock);
+         m->lengths[l] = static_cast<uint32_t>(ids.size() * kBlock);
+         m->views[l].k = Rows(0, kToken, kRow, page);
+         m->views[l].v = Rows(kBlock * kToken, kToken, kRow, page);
+       }},
+      {"layers without pages between a pool's blocks", Tables::kNone,
+       [](Model* m, uint32_t l) {
+         constexpr int64_t kPage = 2 * kBlock * kToken;
+         if (l == 0) {
+           m->tables = {{}};
+           for (int64_t b = 0; b < kBlocks; ++b) {
+             m->tables[0].push_back(static_cast<int32_t>(
+                 b < kBlocks / 2 ? b : b + 3 * kBlocks * kLayers));
+           }
            m->views[l].k = Rows(0, kToken, kRow, kPage);
            m->views[l].v = Rows(kBlock * kToken, kToken, kRow, kPage);
-           for (int64_t p = 0; p < 2; ++p) {
-             kvevict_plane& scales = m->Companion(l);
-             scales.data =
-                 kBase + 2 * kBlock * kToken + p * kBlock * kHeads * 4;
-             scales.token_stride_bytes = kHeads * 4;
-             scales.head_stride_bytes = 4;
-             scales.block_stride_bytes = kPage;
-           }
+           m->Table(l, m->tables[0], kBlock);
+         } else {
+           const int64_t base = (kBlocks + l * kBlocks) * kPage;
+           m->views[l].k = Rows(base, kToken, kRow);
+           m->views[l].v = Rows(base + kTokens * kToken, kToken, kRow);
          }
        }},
-      {"token pool [L, 2, tokens, H, D], one index list",
-       [](Model* m) {
-         m->OneTable(1);
-         for (int64_t l = 0; l < kLayers; ++l) {
-           m->views[l].k =
-               Rows(2 * l * kPoolBlocks * kToken, kToken, kRow, kToken);
-           m->views[l].v =
-               Rows((2 * l + 1) * kPoolBlocks * kToken, kToken, kRow, kToken);
-         }
-       }},
-      {"pages allocated one by one, of two sizes",
-       [](Model* m) {
-         // The address counts in units of the page.
-         for (int64_t l = 0; l < kLayers; ++l) {
-           const int64_t page = (l % 2 + 1) * 2 * kBlock * kToken;
-           std::vector<int32_t> ids(kBlocks);
-           for (size_t i = 0; i < ids.size(); ++i) {
-             ids[i] = static_cast<int32_t>(l % 2 == 0 ? 4 * (i * kLayers + l)
-                                                      : 2 * (i * kLayers + l));
-           }
-           m->tables.push_back(ids);
-           m->lengths[l] = static_cast<uint32_t>(ids.size() * kBlock);
-           m->views[l].k = Rows(0, kToken, kRow, page);
-           m->views[l].v = Rows(kBlock * kToken, kToken, kRow, page);
-         }
-         for (uint32_t l = 0; l < kLayers; ++l)
-           m->Table(l, m->tables[l], kBlock);
-       }},
-      {"layers without pages between a pool's blocks",
-       [](Model* m) {
-         constexpr int64_t kPage = 2 * kBlock * kToken;
-         m->tables = {{}};
-         for (int64_t b = 0; b < kBlocks; ++b) {
-           m->tables[0].push_back(static_cast<int32_t>(
-               b < kBlocks / 2 ? b : b + 3 * kBlocks * kLayers));
-         }
-         for (uint32_t l = 0; l < kLayers; ++l) {
-           if (l == 0) {
-             m->views[l].k = Rows(0, kToken, kRow, kPage);
-             m->views[l].v = Rows(kBlock * kToken, kToken, kRow, kPage);
-             m->Table(l, m->tables[0], kBlock);
-           } else {
-             const int64_t base = (kBlocks + l * kBlocks) * kPage;
-             m->views[l].k = Rows(base, kToken, kRow);
-             m->views[l].v = Rows(base + kTokens * kToken, kToken, kRow);
-           }
-         }
-       }},
-      {"one row of 576 per token, with positions beside it",
-       [](Model* m) {
-         for (uint32_t l = 0; l < kLayers; ++l) {
-           m->views[l].n_kv_heads = 1;
-           m->views[l].k = Rows(int64_t{l} * kTokens * 1160, 1160, 0, 0, 576);
-           kvevict_plane& positions = m->Companion(l);
-           positions.data = m->views[l].k.data + 1152;
-           positions.token_stride_bytes = 1160;
-           positions.row_bytes = 8;
-         }
+      {"one row of 576 per token, with positions beside it", Tables::kNone,
+       [](Model* m, uint32_t l) {
+         m->views[l].n_kv_heads = 1;
+         m->views[l].k = Rows(int64_t{l} * kTokens * 1160, 1160, 0, 0, 576);
+         kvevict_plane& positions = m->Companion(l);
+         positions.data = m->views[l].k.data + 1152;
+         positions.token_stride_bytes = 1160;
+         positions.row_bytes = 8;
        }},
   };
   return layouts;
@@ -298,7 +267,7 @@ TestSuite(overlap);
 Test(overlap, layouts_of_engines_are_apart) {
   for (const Layout& layout : Layouts()) {
     Model m;
-    layout.build(&m);
+    layout.Build(&m);
     for (const bool on_host : {true, false}) {
       for (uint32_t l = 0; l < kLayers; ++l) {
         const Status status = ValidateView(m.views[l], m.lengths[l], on_host);
@@ -329,7 +298,7 @@ Test(overlap, a_byte_off_is_found) {
   for (const Layout& layout : Layouts()) {
     for (const int64_t step : {-1, 1}) {
       Model m;
-      layout.build(&m);
+      layout.Build(&m);
       m.views[50] = m.views[49];
       m.lengths[50] = m.lengths[49];
       cr_expect(CheckApart("views", CachesOf(m)).ok(), "%s: %s", layout.name,
@@ -346,7 +315,7 @@ Test(overlap, a_byte_off_is_found) {
 // Layers that share a pool's block are found through their tables.
 Test(overlap, a_block_in_two_tables_is_found) {
   Model m;
-  Layouts()[8].build(&m);
+  Layouts()[8].Build(&m);
   for (uint32_t l = 1; l < kLayers; ++l) {
     const int32_t own = m.tables[l][3 * l];
     m.tables[l][3 * l] = m.tables[l - 1][5 * l];
@@ -371,7 +340,7 @@ Test(overlap, memory_on_a_row_is_found) {
   };
   for (const Layout& layout : Layouts()) {
     Model m;
-    layout.build(&m);
+    layout.Build(&m);
     const kvevict_view& view = m.views[50];
     const bool is_paged = view.block_size != 0;
     const int64_t block = is_paged ? view.block_table[0] : 0;

@@ -80,6 +80,7 @@ void ExpectScaled(const std::vector<float>& scores, uint32_t n_forced,
 
 TestSuite(best_share);
 
+// Tokens that must stay count in neither sum, but are scaled like the others.
 Test(best_share, is_that_of_sorted_scores_whatever_the_length) {
   Random random(TestSeed("best_share/whatever_the_length"));
   for (uint32_t n = 1; n <= 1100; n += n < 70 ? 1 : 103) {
@@ -95,13 +96,6 @@ Test(best_share, is_that_of_sorted_scores_whatever_the_length) {
       ExpectScaled(scores, n_forced, n_best);
     }
   }
-}
-
-// Tokens that must stay count in neither sum, but are scaled like the others.
-Test(best_share, leaves_out_what_must_stay) {
-  ExpectScaled({1.0f, 2.0f, 5.0f, 100.0f, kInfinity}, 2, 1);
-  cr_expect_eq(Scale(SimdTargetAt(0), {1, 2, 5, 100, kInfinity}, 2, 1)[3],
-               100.0f * (5.0f / 8.0f));
 }
 
 // Without a share above 0 the scores and their order stay.

@@ -9,7 +9,7 @@
 #include <limits>
 #include <vector>
 
-#include "tests/kernels/guarded_pages.h"
+#include "tests/capi/support/pages.h"
 #include "tests/kernels/random.h"
 #include "tests/kernels/targets.h"
 #include "tests/oracle/quantize.h"
@@ -32,6 +32,22 @@ bool IsFused(SimdTarget simd) {
   return std::strncmp(simd.name, "SSE", 3) != 0 &&
          std::strncmp(simd.name, "SSSE", 4) != 0;
 }
+
+// n_bytes that end where an inaccessible page begins.
+class GuardedPages {
+ public:
+  explicit GuardedPages(size_t n_bytes)
+      : pages_(test_guarded_open(n_bytes, true)) {}
+  ~GuardedPages() { test_guarded_close(pages_); }
+
+  GuardedPages(const GuardedPages&) = delete;
+  GuardedPages& operator=(const GuardedPages&) = delete;
+
+  uint8_t* data() const { return pages_.data; }
+
+ private:
+  test_guarded pages_;
+};
 
 // The kinds of scales and minima that rows have.
 struct NumberKind {

@@ -13,8 +13,7 @@ namespace kvevict::oracle {
 Heads KeyDiffBlocks(const oracle_prompt& p, const oracle_sizes& s,
                     uint32_t layer) {
   const uint32_t n = Truncated(p.n_tokens, s.budget);
-  Heads heads;
-  for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
+  return OfEach(p, [&](uint32_t h) {
     Row row(p.n_tokens), bounds(p.n_tokens);
     const double apart =
         oracle_key_diff_blocks(KeyOf(p, layer, h, 0), p.n_tokens, p.head_dim, n,
@@ -25,9 +24,8 @@ Heads KeyDiffBlocks(const oracle_prompt& p, const oracle_sizes& s,
       std::fill(kept.must.begin(), kept.must.end(), 0);
       std::fill(kept.may.begin(), kept.may.end(), 1);
     }
-    heads.push_back(kept);
-  }
-  return heads;
+    return kept;
+  });
 }
 
 namespace {
@@ -37,8 +35,7 @@ namespace {
 template <typename Score>
 Heads OfChunks(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer,
                double doubt, const Score& score) {
-  Heads heads;
-  for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
+  return OfEach(p, [&](uint32_t h) {
     Kept all;
     for (uint32_t i = 0; i < p.n_tokens; i += s.block) {
       const uint32_t length = std::min(s.block, p.n_tokens - i);
@@ -49,9 +46,8 @@ Heads OfChunks(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer,
       all.least += kept.least;
       all.most += kept.most;
     }
-    heads.push_back(all);
-  }
-  return heads;
+    return all;
+  });
 }
 
 }  // namespace
@@ -123,25 +119,21 @@ Row LeverageRow(const oracle_prompt& p, uint32_t layer, uint32_t h,
 }  // namespace
 
 Heads NonCausal(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
-  Heads heads;
-  for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
+  return OfEach(p, [&](uint32_t h) {
     const Row row = NonCausalRow(p, layer, h, 0, p.n_tokens);
     // Logits are some hundreds: their f32 sums are off by 1e-5, and so are the weights.
     const double largest = *std::max_element(row.begin(), row.end());
-    heads.push_back(Best(row, Truncated(p.n_tokens, s.budget), 1e-4 * largest));
-  }
-  return heads;
+    return Best(row, Truncated(p.n_tokens, s.budget), 1e-4 * largest);
+  });
 }
 
 // LeverageScorePress without its sketch.
 Heads LeverageScore(const oracle_prompt& p, const oracle_sizes& s,
                     uint32_t layer) {
-  Heads heads;
-  for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
-    heads.push_back(Best(LeverageRow(p, layer, h, 0, p.n_tokens),
-                         Truncated(p.n_tokens, s.budget), 1e-5));
-  }
-  return heads;
+  return OfEach(p, [&](uint32_t h) {
+    return Best(LeverageRow(p, layer, h, 0, p.n_tokens),
+                Truncated(p.n_tokens, s.budget), 1e-5);
+  });
 }
 
 // CompactorPress without its sketch: 8 and 4 tokens at the ends stay, and both scores
@@ -158,17 +150,15 @@ Heads Compactor(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
   }
   oracle_normalise(leverage.data(), leverage.size());
   oracle_normalise(attention.data(), attention.size());
-  Heads heads;
-  for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
+  return OfEach(p, [&](uint32_t h) {
     Row row(p.n_tokens, INFINITY);
     for (uint32_t t = kFirst; t < end; ++t) {
       const size_t i = size_t{h} * (end - kFirst) + t - kFirst;
       row[t] = (1.0 - s.budget) * leverage[i] + attention[i];
     }
     // As of the attention: a few deviations are the largest.
-    heads.push_back(Best(row, Truncated(p.n_tokens, s.budget), 1e-3));
-  }
-  return heads;
+    return Best(row, Truncated(p.n_tokens, s.budget), 1e-3);
+  });
 }
 
 }  // namespace kvevict::oracle

@@ -59,11 +59,9 @@ Heads Blend(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer,
                       static_cast<float>(static_cast<uint32_t>(base * kFloor));
     return static_cast<uint32_t>(std::nearbyint(sum)) + s.window;
   };
-  Heads heads;
-  for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
-    heads.push_back(Best(rows[h], kept(won[h].least), kept(won[h].most), -1.0));
-  }
-  return heads;
+  return OfEach(p, [&](uint32_t h) {
+    return Best(rows[h], kept(won[h].least), kept(won[h].most), -1.0);
+  });
 }
 
 }  // namespace
@@ -83,11 +81,9 @@ Heads AdaKvKvpress(const oracle_prompt& p, const oracle_sizes& s,
   const Rows rows = OfHeads(p, layer, s.window, KvpressSnap);
   const std::vector<Share> won =
       Contest(Safe(rows, Truncated(n, 0.2)), p.n_kv_heads * n);
-  Heads heads;
-  for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
-    heads.push_back(Best(rows[h], won[h].least, won[h].most, -1.0));
-  }
-  return heads;
+  return OfEach(p, [&](uint32_t h) {
+    return Best(rows[h], won[h].least, won[h].most, -1.0);
+  });
 }
 
 namespace {
@@ -110,14 +106,12 @@ Heads CriticalKv(const oracle_prompt& p, const oracle_sizes& s,
   const uint32_t n = Truncated(p.n_tokens, s.budget);
   const auto first = static_cast<uint32_t>(s.budget * p.n_tokens * 0.5);
   const Rows rows = OfHeads(p, layer, s.window, KvpressSnap);
-  Heads heads;
-  for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
+  return OfEach(p, [&](uint32_t h) {
     const Row then = Weighed(p, layer, h, rows[h]);
     Kept number;
     number.least = number.most = n;
-    heads.push_back(BestInTwoStages(rows[h], first, then, number));
-  }
-  return heads;
+    return BestInTwoStages(rows[h], first, then, number);
+  });
 }
 
 // AdaKV's contest says how many stay; half of these go by the scores alone.

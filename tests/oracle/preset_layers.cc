@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tests/oracle/layer_measures.h"
 #include "tests/oracle/preset_rules.h"
 
 namespace kvevict::oracle {
@@ -9,11 +10,9 @@ namespace {
 
 // The unbiased variance of one token over the rows.
 double VarianceOf(const Rows& rows, uint32_t token) {
-  double mean = 0.0;
-  for (const Row& row : rows) mean += row[token] / rows.size();
-  double sum = 0.0;
-  for (const Row& row : rows) sum += (row[token] - mean) * (row[token] - mean);
-  return sum / (rows.size() - 1);
+  Row of_token;
+  for (const Row& row : rows) of_token.push_back(row[token]);
+  return oracle_variance(of_token.data(), static_cast<uint32_t>(rows.size()));
 }
 
 // CAKE: mean + 200 times variance over rows, for a query head's past.
@@ -47,40 +46,16 @@ struct Shares {
   bool in_doubt;  // f32 may round a share down to the number before
 };
 
-// Each layer's part of (cap - window) tokens per layer, rounded down, at most the past.
-// The excess goes to layers that have less, and what rounding took from the first layer
-// on.
+// Each layer's part of (cap - window) tokens per layer.
 Shares CakeShares(const oracle_prompt& p, const oracle_sizes& s) {
-  const uint64_t total = uint64_t{Tokens(s) - s.window} * p.n_layers;
-  const uint64_t n_past = p.n_tokens - s.window;
-  std::vector<double> preferences;
-  double sum = 0.0;
+  Row preferences;
   for (uint32_t l = 0; l < p.n_layers; ++l) {
     preferences.push_back(Preference(p, l, s.window));
-    sum += preferences.back();
   }
-  Shares out = {{}, false};
-  uint64_t given = 0;
-  for (const double preference : preferences) {
-    const double share = preference / sum * static_cast<double>(total);
-    out.in_doubt |= std::abs(share - std::round(share)) < 1e-5 * total;
-    out.n.push_back(std::min(static_cast<uint64_t>(share), n_past));
-    given += static_cast<uint64_t>(share);
-  }
-  const auto hand_out = [&](uint64_t n) {
-    std::vector<uint64_t*> open;
-    for (uint64_t& share : out.n) {
-      if (share < n_past) open.push_back(&share);
-    }
-    for (size_t i = 0; i < open.size(); ++i) {
-      *open[i] += n / open.size() + (i < n % open.size() ? 1 : 0);
-    }
-  };
-  uint64_t held = 0;
-  for (const uint64_t share : out.n) held += share;
-  if (given > held) hand_out(given - held);
-  if (total > given) hand_out(total - given);
-  for (uint64_t& share : out.n) share = std::min(share, n_past);
+  Shares out = {std::vector<uint64_t>(p.n_layers), false};
+  out.in_doubt = oracle_split_cake(preferences.data(), p.n_layers,
+                                   uint64_t{Tokens(s) - s.window} * p.n_layers,
+                                   p.n_tokens - s.window, out.n.data()) < 1e-5;
   return out;
 }
 
@@ -92,18 +67,16 @@ Heads Cake(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
   const auto n = static_cast<uint32_t>(shares.n[layer]) + s.window;
   const uint32_t off = shares.in_doubt ? 1 : 0;
   const uint32_t n_past = p.n_tokens - s.window;
-  Heads heads;
-  for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
+  return OfEach(p, [&](uint32_t h) {
     const Row row = MeanOfRows(OfGroup(p, h, [&](uint32_t q) {
       return AveragePool(CakeRow(Attention(p, layer, q, s.window), n_past),
                          n_past, 5);
     }));
     // Variances are differences of f32 numbers.
     const double largest = *std::max_element(row.begin(), row.end());
-    heads.push_back(Best(WithWindow(row, p.n_tokens), n - off,
-                         std::min(n + off, p.n_tokens), 1e-5 * largest));
-  }
-  return heads;
+    return Best(WithWindow(row, p.n_tokens), n - off,
+                std::min(n + off, p.n_tokens), 1e-5 * largest);
+  });
 }
 
 // The last query's weights, mean over the heads, without the last column: a layer

@@ -5,6 +5,7 @@
 
 #include "tests/oracle/preset_rules.h"
 #include "tests/oracle/query_centers.h"
+#include "tests/oracle/scores.h"
 
 namespace kvevict::oracle {
 namespace {
@@ -15,47 +16,28 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // ---- H2O ----
 
-namespace {
-
-// Sums over all queries, mean of the group. The last `recent` stay.
-Heads HeavyHitters(const oracle_prompt& p, const oracle_sizes& s,
-                   uint32_t layer) {
-  Heads heads;
-  for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
+// Sums over all queries, mean of the group. The last `recent` stay. The authors'
+// H2OKVCache_LayerWise at the end of a prompt is for models without grouped queries.
+Heads H2oKvf(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
+  if (p.n_tokens <= Tokens(s)) return AllOf(p);
+  return OfEach(p, [&](uint32_t h) {
     Row row = MeanOfRows(OfGroup(p, h, [&](uint32_t q) {
       return SumOfRows(Attention(p, layer, q, p.n_tokens));
     }));
     row.resize(p.n_tokens - s.window);
-    heads.push_back(Best(WithWindow(row, p.n_tokens), Tokens(s)));
-  }
-  return heads;
-}
-
-}  // namespace
-
-// H2OKVCache_LayerWise at the end of a prompt, for models without grouped queries.
-Heads H2oOriginal(const oracle_prompt& p, const oracle_sizes& s,
-                  uint32_t layer) {
-  if (p.n_tokens <= Tokens(s)) return AllOf(p);
-  return HeavyHitters(p, s, layer);
-}
-
-Heads H2oKvf(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
-  if (p.n_tokens < Tokens(s)) return AllOf(p);
-  return HeavyHitters(p, s, layer);
+    return Best(WithWindow(row, p.n_tokens), Tokens(s));
+  });
 }
 
 // Column sums divided by the S - j queries that see j. Nothing is forced.
 Heads Observed(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
-  Heads heads;
-  for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
+  return OfEach(p, [&](uint32_t h) {
     Row row = MeanOfRows(OfGroup(p, h, [&](uint32_t q) {
       return SumOfRows(Attention(p, layer, q, p.n_tokens));
     }));
     for (uint32_t j = 0; j < p.n_tokens; ++j) row[j] /= p.n_tokens - j;
-    heads.push_back(Best(row, Truncated(p.n_tokens, s.budget)));
-  }
-  return heads;
+    return Best(row, Truncated(p.n_tokens, s.budget));
+  });
 }
 
 // ---- Queries to come ----
@@ -65,39 +47,23 @@ Heads ExpectedAttentionOf(const oracle_prompt& p, const oracle_sizes& s,
                           uint32_t layer) {
   constexpr uint32_t kSinks = 4;
   const uint32_t d = p.head_dim;
-  Heads heads;
-  for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
-    Row row = MeanOfRows(OfGroup(p, h, [&](uint32_t q) {
-      const size_t head = size_t{layer} * p.n_q_heads + q;
-      const float* const mean = p.mean + head * d;
-      const float* const covariance = p.covariance + head * d * d;
-      Row logits(p.n_tokens, 0.0);
-      double sum = 0.0;
-      for (uint32_t j = kSinks; j < p.n_tokens; ++j) {
-        const float* const key = KeyOf(p, layer, h, j);
-        double linear = 0.0, square = 0.0;
-        for (uint32_t a = 0; a < d; ++a) {
-          linear += double{mean[a]} * key[a];
-          double of_row = 0.0;
-          for (uint32_t b = 0; b < d; ++b) {
-            of_row += double{covariance[a * d + b]} * key[b];
-          }
-          square += key[a] * of_row;
-        }
-        logits[j] =
-            std::exp(linear / std::sqrt(double{1} * d) + square / (2.0 * d));
-        sum += logits[j];
-      }
-      for (double& v : logits) v /= sum;
-      return logits;
-    }));
+  return OfEach(p, [&](uint32_t h) {
+    const uint32_t group = p.n_q_heads / p.n_kv_heads;
+    const size_t head = size_t{layer} * p.n_q_heads + size_t{h} * group;
+    Row all(size_t{group} * p.n_tokens), bounds(all.size());
+    oracle_expected_rows(p.n_tokens, kSinks, group, d,
+                         1.0 / std::sqrt(double{1} * d), KeyOf(p, layer, h, 0),
+                         p.mean + head * d, p.covariance + head * d * d,
+                         nullptr, all.data(), bounds.data());
+    Row row(p.n_tokens, 0.0);
+    for (size_t i = 0; i < all.size(); ++i)
+      row[i % p.n_tokens] += all[i] / group;
     for (uint32_t j = 0; j < p.n_tokens; ++j) {
       row[j] *= NormOf(ValueOf(p, layer, h, j), d);
     }
     std::fill_n(row.begin(), kSinks, kInfinity);
-    heads.push_back(Best(row, Truncated(p.n_tokens, s.budget)));
-  }
-  return heads;
+    return Best(row, Truncated(p.n_tokens, s.budget));
+  });
 }
 
 namespace {

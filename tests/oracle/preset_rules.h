@@ -74,6 +74,14 @@ Rows OfGroup(const oracle_prompt& p, uint32_t head, const Make& make) {
   return rows;
 }
 
+// What make(head) says of each KV head.
+template <typename Make>
+Heads OfEach(const oracle_prompt& p, const Make& make) {
+  Heads heads;
+  for (uint32_t h = 0; h < p.n_kv_heads; ++h) heads.push_back(make(h));
+  return heads;
+}
+
 // The row's first values, then infinity for the window.
 Row WithWindow(Row past, uint32_t n_tokens);
 // The last queries' attention: mean over rows and group.

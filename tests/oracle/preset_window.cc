@@ -16,19 +16,14 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // ---- SnapKV ----
 
-Heads SnapKvOriginal(const oracle_prompt& p, const oracle_sizes& s,
-                     uint32_t layer) {
-  // Every query head has a cache of its own, for models without grouped queries.
-  if (p.n_tokens < Tokens(s)) return AllOf(p);
-  return BestOfEach(OfHeads(p, layer, s.window, KvfSnap), Tokens(s));
-}
-
 Heads SnapKvKvpress(const oracle_prompt& p, const oracle_sizes& s,
                     uint32_t layer) {
   return BestOfEach(OfHeads(p, layer, s.window, KvpressSnap),
                     Truncated(p.n_tokens, s.budget));
 }
 
+// In the authors' code every query head has a cache of its own, for models without
+// grouped queries.
 Heads SnapKvKvf(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
   if (p.n_tokens < Tokens(s)) return AllOf(p);
   return BestOfEach(OfHeads(p, layer, s.window, KvfSnap), Tokens(s));
@@ -71,15 +66,13 @@ Heads SnapKvD(const oracle_prompt& p, const oracle_sizes& s, uint32_t) {
 // 4 sinks; the mean of rows and group, an average of 7 over the past.
 Heads WebLlm(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
   if (p.n_tokens <= Tokens(s)) return AllOf(p);
-  Heads heads;
-  for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
+  return OfEach(p, [&](uint32_t h) {
     Row row = WithWindow(AveragePool(HeadAttention(p, layer, h, s.window),
                                      p.n_tokens - s.window, 7),
                          p.n_tokens);
     std::fill_n(row.begin(), 4, kInfinity);
-    heads.push_back(Best(row, Tokens(s)));
-  }
-  return heads;
+    return Best(row, Tokens(s));
+  });
 }
 
 // ---- VaSE-AttnV ----
@@ -90,8 +83,7 @@ Heads WebLlm(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
 Heads VaseAttnV(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
   if (p.n_tokens <= Tokens(s)) return AllOf(p);
   const uint32_t n_past = p.n_tokens - s.window;
-  Heads heads;
-  for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
+  return OfEach(p, [&](uint32_t h) {
     const Row attention = MeanOfRows(OfGroup(p, h, [&](uint32_t q) {
       Rows rows = Attention(p, layer, q, s.window);
       for (Row& row : rows) {
@@ -114,11 +106,9 @@ Heads VaseAttnV(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
           attention[j] / oracle_exponential(0, layer, h, p.n_tokens, j);
     }
     const uint32_t n = Tokens(s);
-    heads.push_back(
-        BestInTwoStages(WithWindow(ranges, p.n_tokens), s.window + n / 4,
-                        WithWindow(quotients, p.n_tokens), {{}, {}, n, n}));
-  }
-  return heads;
+    return BestInTwoStages(WithWindow(ranges, p.n_tokens), s.window + n / 4,
+                           WithWindow(quotients, p.n_tokens), {{}, {}, n, n});
+  });
 }
 
 // ---- PyramidKV: see section 3.2 of the sources' formulas ----
@@ -246,8 +236,7 @@ Heads TovaOriginal(const oracle_prompt& p, const oracle_sizes& s,
 
 // Row w times the S - W + w keys before its own.
 Heads Finch(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
-  Heads heads;
-  for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
+  return OfEach(p, [&](uint32_t h) {
     Row row = MeanOfRows(OfGroup(p, h, [&](uint32_t q) {
       Rows rows = Attention(p, layer, q, s.window);
       for (uint32_t w = 0; w < s.window; ++w) {
@@ -256,10 +245,8 @@ Heads Finch(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
       return MeanOfRows(rows);
     }));
     row.resize(p.n_tokens - s.window);
-    heads.push_back(
-        Best(WithWindow(row, p.n_tokens), Truncated(p.n_tokens, s.budget)));
-  }
-  return heads;
+    return Best(WithWindow(row, p.n_tokens), Truncated(p.n_tokens, s.budget));
+  });
 }
 
 // 0.07 I - 0.93 R, where I is the largest logit of the group, over the past alone.
@@ -268,8 +255,7 @@ Heads RKv(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
   if (p.n_tokens < Tokens(s)) return AllOf(p);
   const uint32_t n_past = p.n_tokens - kWindow;
   const uint32_t group = p.n_q_heads / p.n_kv_heads;
-  Heads heads;
-  for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
+  return OfEach(p, [&](uint32_t h) {
     Rows rows(kWindow, Row(n_past));
     for (uint32_t w = 0; w < kWindow; ++w) {
       double sum = 0.0;
@@ -299,9 +285,8 @@ Heads RKv(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
     for (uint32_t j = 0; j < n_past; ++j) {
       row[j] = 0.07 * importance[j] - (1.0 - 0.07) * redundancy[j];
     }
-    heads.push_back(Best(WithWindow(row, p.n_tokens), Tokens(s)));
-  }
-  return heads;
+    return Best(WithWindow(row, p.n_tokens), Tokens(s));
+  });
 }
 
 // Its buffer is `block` tokens: with fewer there is no eviction.

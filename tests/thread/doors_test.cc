@@ -1,8 +1,6 @@
 // Many threads call the three doors and the thread-safe queries on shared handles,
 // with workspaces and caches of their own.
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -10,7 +8,6 @@
 #include "kvevict/experimental.h"
 #include "tests/thread/check.h"
 #include "tests/thread/scenario.h"
-#include "tests/thread/worker_pool.h"
 
 namespace kvevict {
 namespace {
@@ -18,18 +15,6 @@ namespace {
 constexpr uint32_t kTokens = 150;
 constexpr uint32_t kKeep = 60;
 constexpr uint32_t kWindow = 16;
-
-struct Free {
-  void operator()(void* memory) const { std::free(memory); }
-};
-
-struct Workspace {
-  explicit Workspace(const kvevict_workspace& size)
-      : memory(std::aligned_alloc(64, (size.best_bytes + 127) / 64 * 64)),
-        bytes(size.best_bytes) {}
-  std::unique_ptr<void, Free> memory;
-  size_t bytes = 0;
-};
 
 // Scores, selects and compacts; returns the rows that are left.
 std::vector<float> WalkThrough(const kvevict_context* context,
@@ -43,35 +28,14 @@ std::vector<float> WalkThrough(const kvevict_context* context,
   view.n_kv_heads = kKvHeads;
   view.k = RowsOf(k.data(), kKvHeads);
   view.v = RowsOf(v.data(), kKvHeads);
-  const kvevict_plane queries = RowsOf(q.data(), kQHeads);
-
-  std::vector<float> scores(kKvHeads * kTokens);
-  kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-  CHECK_OK(kvevict_plan_workspace(plan, KVEVICT_OPERATION_SCORE, 0, &size));
-  const Workspace scoring(size);
-  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
-  inputs.queries = &queries;
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
-  job.n_tokens = kTokens;
-  job.view = &view;
-  job.inputs = &inputs;
-  job.scores = scores.data();
-  job.scores_len = scores.size();
-  CHECK_OK(kvevict_score(plan, &job, 1, scoring.memory.get(), scoring.bytes,
-                         nullptr));
-  std::vector<int32_t> slots(kKvHeads * kKeep);
-  kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
+  const std::vector<float> scores = ScoresOf(plan, kTokens, view, q.data());
+  std::vector<int32_t> slots = SlotsOf(context, plan, kTokens, scores);
+  CHECK(slots.size() == kKvHeads * kKeep);
   kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
-  CHECK_OK(kvevict_plan_selection(plan, 0, kTokens, 0, &options, &keep));
-  CHECK(keep.count == kKeep);
-  options.scores = scores.data();
-  options.scores_len = scores.size();
+  keep.n_lists = kKvHeads;
+  keep.count = kKeep;
   keep.slots = slots.data();
   keep.slots_len = slots.size();
-  CHECK_OK(kvevict_select_workspace(context, kTokens, kKvHeads, &size));
-  const Workspace selecting(size);
-  CHECK_OK(kvevict_select(context, &options, &keep, selecting.memory.get(),
-                          selecting.bytes, nullptr));
   kvevict_move move = KVEVICT_MOVE_INIT;
   move.n_tokens = kTokens;
   move.view = &view;

@@ -3,9 +3,7 @@
 // The threads find their mode unchanged afterwards.
 #include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <thread>
 #include <vector>
 
@@ -72,15 +70,6 @@ void RunInModes(uint32_t n_items, kvevict_task_fn run, void* task,
   for (std::thread& thread : threads) thread.join();
 }
 
-struct Free {
-  void operator()(void* memory) const { std::free(memory); }
-};
-using Memory = std::unique_ptr<void, Free>;
-
-Memory WorkspaceOf(size_t bytes) {
-  return Memory(std::aligned_alloc(64, (bytes + 127) / 64 * 64));
-}
-
 constexpr uint32_t kTokens = 200;
 constexpr uint32_t kWindow = 16;
 
@@ -116,47 +105,6 @@ Data MakeData() {
   return data;
 }
 
-std::vector<float> Scores(const kvevict_plan* plan, const Data& data) {
-  kvevict_view view = KVEVICT_VIEW_INIT;
-  view.n_kv_heads = kKvHeads;
-  view.k = RowsOf(data.k.data(), kKvHeads);
-  const kvevict_plane queries = RowsOf(data.q.data(), kQHeads);
-  std::vector<float> scores(kKvHeads * kTokens);
-  kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-  CHECK_OK(kvevict_plan_workspace(plan, KVEVICT_OPERATION_SCORE, 0, &size));
-  const Memory workspace = WorkspaceOf(size.best_bytes);
-  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
-  inputs.queries = &queries;
-  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
-  job.n_tokens = kTokens;
-  job.view = &view;
-  job.inputs = &inputs;
-  job.scores = scores.data();
-  job.scores_len = scores.size();
-  CHECK_OK(
-      kvevict_score(plan, &job, 1, workspace.get(), size.best_bytes, nullptr));
-  return scores;
-}
-
-std::vector<int32_t> List(const kvevict_context* context,
-                          const kvevict_plan* plan, const Data& data) {
-  std::vector<int32_t> slots(kTokens);
-  kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
-  kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
-  CHECK_OK(kvevict_plan_selection(plan, 0, kTokens, 0, &options, &keep));
-  options.scores = data.scores.data();
-  options.scores_len = data.scores.size();
-  keep.slots = slots.data();
-  keep.slots_len = slots.size();
-  kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-  CHECK_OK(kvevict_select_workspace(context, kTokens, keep.n_lists, &size));
-  const Memory workspace = WorkspaceOf(size.best_bytes);
-  CHECK_OK(kvevict_select(context, &options, &keep, workspace.get(),
-                          size.best_bytes, nullptr));
-  slots.resize(keep.count);
-  return slots;
-}
-
 // Computes on the calling thread, rounded to the nearest.
 std::vector<uint32_t> Budgets() {
   kvevict_policy* policy = nullptr;
@@ -189,8 +137,11 @@ Answer Ask(Host host, const Data& data) {
   const Mode own = ReadMode();
   WriteMode(own | host.caller);
   Answer answer;
-  answer.scores = Scores(scoring, data);
-  answer.list = List(context, selecting, data);
+  kvevict_view view = KVEVICT_VIEW_INIT;
+  view.n_kv_heads = kKvHeads;
+  view.k = RowsOf(data.k.data(), kKvHeads);
+  answer.scores = ScoresOf(scoring, kTokens, view, data.q.data());
+  answer.list = SlotsOf(context, selecting, kTokens, data.scores);
   answer.budgets = Budgets();
   CHECK(ReadMode() == (own | host.caller));
   WriteMode(own);

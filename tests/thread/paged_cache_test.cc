@@ -9,7 +9,6 @@
 #include "kvevict/paged.h"
 #include "tests/thread/check.h"
 #include "tests/thread/scenario.h"
-#include "tests/thread/worker_pool.h"
 
 namespace kvevict {
 namespace {
@@ -76,7 +75,7 @@ class Request {
   Request(const kvevict_plan* plan, const Pair& pair, uint32_t number)
       : number_(number),
         random_(number),
-        workspace_(plan),
+        workspace_(plan, KVEVICT_OPERATION_EVICT),
         pair_(pair),
         cached_(pair.cached),
         sequence_(pair.sequence) {}
@@ -160,29 +159,9 @@ class Request {
   }
 
  private:
-  // Memory aligned as calls need it.
-  class Workspace {
-   public:
-    explicit Workspace(const kvevict_plan* plan) {
-      kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-      CHECK_OK(kvevict_plan_workspace(plan, KVEVICT_OPERATION_EVICT, 0, &size));
-      n_bytes_ = size.best_bytes;
-      bytes_.resize(n_bytes_ + size.alignment);
-      const auto begin = reinterpret_cast<uintptr_t>(bytes_.data());
-      begin_ = bytes_.data() + (size.alignment - begin % size.alignment);
-    }
-    void* data() { return begin_; }
-    size_t size() const { return n_bytes_; }
-
-   private:
-    std::vector<uint8_t> bytes_;
-    uint8_t* begin_ = nullptr;
-    size_t n_bytes_ = 0;
-  };
-
   const uint32_t number_;
   std::mt19937_64 random_;
-  Workspace workspace_;
+  const Workspace workspace_;
   const Pair pair_;
   kvevict_paged_sequence* const cached_;
   kvevict_sequence* const sequence_;

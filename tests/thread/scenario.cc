@@ -1,12 +1,38 @@
 #include "tests/thread/scenario.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <memory>
+#include <atomic>
+#include <thread>
 
 #include "tests/thread/check.h"
 
 namespace kvevict {
+
+void RunInThreads(uint32_t n_items, kvevict_task_fn run, void* task,
+                  void* n_threads) {
+  std::atomic<uint32_t> next{0};
+  const auto work = [&](uint32_t worker) {
+    for (uint32_t item = next++; item < n_items; item = next++) {
+      run(task, item, worker);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (uint32_t w = 1; w < *static_cast<uint32_t*>(n_threads); ++w) {
+    threads.emplace_back(work, w);
+  }
+  work(0);
+  for (std::thread& thread : threads) thread.join();
+}
+
+kvevict_context* NewContext(uint32_t* n_threads) {
+  kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
+  options.n_threads = *n_threads;
+  options.parallel = RunInThreads;
+  options.parallel_user_data = n_threads;
+  kvevict_context* context = nullptr;
+  CHECK_OK(kvevict_context_create(&options, &context));
+  return context;
+}
 
 kvevict_plan* NewPlan(const kvevict_context* context, const char* policy_text,
                       kvevict_dtype dtype) {
@@ -48,6 +74,54 @@ kvevict_plane RowsOf(const float* data, uint32_t n_heads) {
   return plane;
 }
 
+Workspace::Workspace(const kvevict_workspace& size)
+    : memory_(std::aligned_alloc(64, (size.best_bytes + 127) / 64 * 64)),
+      n_bytes_(size.best_bytes) {}
+
+Workspace::Workspace(const kvevict_plan* plan, kvevict_operation operation)
+    : Workspace([&] {
+        kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+        CHECK_OK(kvevict_plan_workspace(plan, operation, 0, &size));
+        return size;
+      }()) {}
+
+std::vector<float> ScoresOf(const kvevict_plan* plan, uint32_t n_tokens,
+                            const kvevict_view& view, const float* queries) {
+  const kvevict_plane rows = RowsOf(queries, kQHeads);
+  std::vector<float> scores(kKvHeads * n_tokens);
+  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+  inputs.queries = &rows;
+  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  job.n_tokens = n_tokens;
+  job.view = &view;
+  job.inputs = &inputs;
+  job.scores = scores.data();
+  job.scores_len = scores.size();
+  const Workspace workspace(plan, KVEVICT_OPERATION_SCORE);
+  CHECK_OK(kvevict_score(plan, &job, 1, workspace.data(), workspace.size(),
+                         nullptr));
+  return scores;
+}
+
+std::vector<int32_t> SlotsOf(const kvevict_context* context,
+                             const kvevict_plan* plan, uint32_t n_tokens,
+                             const std::vector<float>& scores) {
+  kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
+  kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
+  CHECK_OK(kvevict_plan_selection(plan, 0, n_tokens, 0, &options, &keep));
+  std::vector<int32_t> slots(size_t{keep.n_lists} * keep.count);
+  options.scores = scores.data();
+  options.scores_len = scores.size();
+  keep.slots = slots.data();
+  keep.slots_len = slots.size();
+  kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+  CHECK_OK(kvevict_select_workspace(context, n_tokens, keep.n_lists, &size));
+  const Workspace workspace(size);
+  CHECK_OK(kvevict_select(context, &options, &keep, workspace.data(),
+                          workspace.size(), nullptr));
+  return slots;
+}
+
 namespace {
 
 constexpr size_t kKvRow = kKvHeads * kHeadDim;
@@ -56,17 +130,13 @@ constexpr size_t kQRow = kQHeads * kHeadDim;
 class Request {
  public:
   Request(const kvevict_plan* plan, kvevict_sequence* sequence, uint64_t seed)
-      : sequence_(sequence), seed_(seed) {
+      : sequence_(sequence),
+        seed_(seed),
+        workspace_(plan, KVEVICT_OPERATION_EVICT) {
     for (uint32_t l = 0; l < kLayers; ++l) {
       k_[l].resize(kMaxTokens * kKvRow);
       v_[l].resize(kMaxTokens * kKvRow);
     }
-    kvevict_workspace workspace = KVEVICT_WORKSPACE_INIT;
-    CHECK_OK(
-        kvevict_plan_workspace(plan, KVEVICT_OPERATION_EVICT, 0, &workspace));
-    workspace_bytes_ = workspace.best_bytes;
-    workspace_.reset(
-        std::aligned_alloc(64, (workspace_bytes_ + 127) / 64 * 64));
   }
 
   void Step(uint32_t n) {
@@ -101,7 +171,7 @@ class Request {
       views[l].v = RowsOf(v_[l].data(), kKvHeads);
     }
     CHECK_OK(kvevict_sequence_evict(sequence_, views, kLayers, nullptr,
-                                    workspace_.get(), workspace_bytes_,
+                                    workspace_.data(), workspace_.size(),
                                     nullptr));
   }
 
@@ -127,16 +197,11 @@ class Request {
   }
 
  private:
-  struct Free {
-    void operator()(void* memory) const { std::free(memory); }
-  };
-
   kvevict_sequence* const sequence_;
   const uint64_t seed_;
   std::vector<float> k_[kLayers];
   std::vector<float> v_[kLayers];
-  std::unique_ptr<void, Free> workspace_;
-  size_t workspace_bytes_ = 0;
+  const Workspace workspace_;
   uint32_t position_ = 0;
 };
 

@@ -5,7 +5,6 @@
 
 #include "tests/thread/check.h"
 #include "tests/thread/scenario.h"
-#include "tests/thread/worker_pool.h"
 
 namespace kvevict {
 namespace {

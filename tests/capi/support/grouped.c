@@ -6,20 +6,10 @@
 
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
-#include "tests/capi/support/hooks.h"
 #include "tests/oracle/quantize.h"
 #include "tests/oracle/quantized.h"
 
 enum { kMostDim = 160, kMostGroup = 64 };
-
-kvevict_context* test_grouped_context(void) {
-  static test_runner runner;
-  static kvevict_context* context;
-  kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
-  test_runner_install(&runner, 3, &options);
-  EXPECT_OK(kvevict_context_create(&options, &context));
-  return context;
-}
 
 static kvevict_dtype DrawNumber(test_random* random) {
   return (kvevict_dtype)test_random_between(random, KVEVICT_DTYPE_F32,

@@ -27,9 +27,6 @@ typedef struct test_grouped {
   float* rows[2]; /* what K and V stand for, [n_heads, capacity, dim] */
 } test_grouped;
 
-/* A context with 3 threads, which lives as long as the process. */
-kvevict_context* test_grouped_context(void);
-
 test_grouped_spec test_grouped_draw(test_random* random);
 /* Draws all bytes at random. */
 test_grouped* test_grouped_create(const test_grouped_spec* spec,

@@ -1,32 +1,18 @@
-/* Bytes that evictions of KIVI-style caches report, and calls that they refuse. paged_test.c
- * has their evictions, grouped_test.c the moves. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
+/* Views of KIVI-style caches, moves and evictions that are refused. paged_test.c has
+ * evictions, grouped_test.c moves. */
 #include "kvevict/edit.h"
 #include "kvevict/experimental.h"
-#include "kvevict/prefill.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/grouped_rows.h"
-#include "tests/capi/support/hooks.h"
 #include "tests/capi/support/plan.h"
 
-static kvevict_context* context;
-
-static void CreateContext(void) { context = test_grouped_context(); }
-TestSuite(grouped_evict, .init = CreateContext);
-
-static test_plan* PlanOf(const test_grouped_spec* spec, kvevict_dtype dtype,
-                         const char* policy, kvevict_operation operation) {
+static test_plan* PlanOf(const test_grouped_spec* spec, const char* policy) {
   kvevict_layer_geometry layer =
       test_layer(2 * spec->n_heads, spec->n_heads, spec->dim, spec->dim);
-  layer.k_dtype = layer.v_dtype = dtype;
+  layer.k_dtype = layer.v_dtype = spec->dtype;
   const kvevict_geometry geometry = test_geometry(1, 100, &layer);
-  return test_plan_create(policy, &geometry, operation, 1);
+  return test_plan_create(policy, &geometry, KVEVICT_OPERATION_EVICT, 1);
 }
-
-/* ---- Evictions ---- */
 
 static kvevict_status Evict(test_plan* plan, const kvevict_view* view,
                             uint32_t n, const kvevict_evict_options* options) {
@@ -38,51 +24,6 @@ static kvevict_status Evict(test_plan* plan, const kvevict_view* view,
   kvevict_sequence_destroy(sequence);
   return status;
 }
-
-static kvevict_status WriteNothing(uint32_t first_token, uint32_t n_tokens,
-                                   void* user_data) {
-  (void)first_token;
-  (void)n_tokens;
-  (void)user_data;
-  return KVEVICT_OK;
-}
-
-/* The scales of a group exist once, however many of its rows are held. */
-Test(grouped_evict, a_prefill_takes_the_bytes_that_evictions_report) {
-  test_random random = test_random_start("grouped prefill");
-  for (int i = 0; i < 10; ++i) {
-    test_grouped_spec spec = test_grouped_draw(&random);
-    spec.has_recent = false;
-    test_grouped* c = test_grouped_filled(context, spec, 72, &random, true);
-    test_plan* plan =
-        PlanOf(&spec, spec.dtype, "streaming-llm:budget=40,sink=4",
-               KVEVICT_OPERATION_EVICT);
-    kvevict_sequence* sequence;
-    EXPECT_OK(kvevict_sequence_create(plan->plan, &sequence));
-    kvevict_prefill_options options = KVEVICT_PREFILL_OPTIONS_INIT;
-    options.n_tokens = options.chunk = 72;
-    options.forward = WriteNothing;
-    options.views = &c->view;
-    options.views_len = 1;
-    options.workspace = plan->workspace;
-    options.workspace_bytes = plan->workspace_bytes;
-    kvevict_prefill_report got = {.struct_size = sizeof got};
-    EXPECT_OK(kvevict_sequence_prefill(sequence, &options, &got, NULL));
-    kvevict_evict_report want = {.struct_size = sizeof want};
-    EXPECT_OK(kvevict_sequence_report(sequence, &want, NULL, 0));
-    EXPECT(got.peak_bytes == want.bytes_before, "peak_bytes %llu, not %llu",
-           (unsigned long long)got.peak_bytes,
-           (unsigned long long)want.bytes_before);
-    EXPECT(got.end_bytes == want.bytes_after, "end_bytes %llu, not %llu",
-           (unsigned long long)got.end_bytes,
-           (unsigned long long)want.bytes_after);
-    kvevict_sequence_destroy(sequence);
-    test_plan_destroy(plan);
-    test_grouped_destroy(c);
-  }
-}
-
-/* ---- What is refused ---- */
 
 static test_grouped* Small(test_random* random) {
   const test_grouped_spec spec = {.n_heads = 2,
@@ -97,12 +38,12 @@ static test_grouped* Small(test_random* random) {
                                   .recent = KVEVICT_DTYPE_F16};
   test_grouped* c = test_grouped_create(&spec, random);
   c->view.first_recent = 40;
-  test_grouped_fill(context, c, 0, 48, random, true);
+  test_grouped_fill(test_context(), c, 0, 48, random, true);
   EXPECT_OK(kvevict_view_validate(&c->view, 48));
   return c;
 }
 
-Test(grouped_evict, views_that_make_no_sense_are_refused) {
+Test(grouped_errors, views_that_make_no_sense_are_refused) {
   test_random random = test_random_start("grouped errors");
   test_grouped* c = Small(&random);
 #define EXPECT_REFUSED(change, ...)                                   \
@@ -141,8 +82,9 @@ Test(grouped_evict, views_that_make_no_sense_are_refused) {
   test_grouped_destroy(c);
 }
 
-Test(grouped_evict, rows_do_not_move_one_by_one) {
+Test(grouped_errors, rows_do_not_move_one_by_one) {
   test_random random = test_random_start("grouped refused");
+  kvevict_context* const context = test_context();
   test_grouped* c = Small(&random);
   test_grouped* before = test_grouped_clone(c);
   int32_t slots[48];
@@ -166,8 +108,7 @@ Test(grouped_evict, rows_do_not_move_one_by_one) {
   EXPECT_FAILS(kvevict_reorder(context, &move, 1, NULL, 0, NULL),
                KVEVICT_ERROR_UNSUPPORTED,
                kvevict_reason_text(KVEVICT_REASON_TOKEN_GROUPS));
-  test_plan* plan = PlanOf(&c->spec, c->spec.dtype, "knorm:budget=30",
-                           KVEVICT_OPERATION_EVICT);
+  test_plan* plan = PlanOf(&c->spec, "knorm:budget=30");
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
   uint8_t undo[64];
   options.undo = undo;
@@ -176,13 +117,11 @@ Test(grouped_evict, rows_do_not_move_one_by_one) {
                "undo", "views[0]",
                kvevict_reason_text(KVEVICT_REASON_TOKEN_GROUPS));
   test_plan_destroy(plan);
-  plan = PlanOf(&c->spec, c->spec.dtype, "snapkv:budget=30,window=4,split=cake",
-                KVEVICT_OPERATION_EVICT);
+  plan = PlanOf(&c->spec, "snapkv:budget=30,window=4,split=cake");
   EXPECT_INVALID(Evict(plan, &c->view, 48, NULL),
                  "budget 8 < sink 4 + recent 8");
   test_plan_destroy(plan);
-  plan = PlanOf(&c->spec, c->spec.dtype, "streaming-llm:budget=10,sink=4",
-                KVEVICT_OPERATION_EVICT);
+  plan = PlanOf(&c->spec, "streaming-llm:budget=10,sink=4");
   EXPECT_INVALID(Evict(plan, &c->view, 48, NULL), "budget 10", "recent 8");
   test_plan_destroy(plan);
   test_grouped_expect_same(c, before, 48, "refused");
