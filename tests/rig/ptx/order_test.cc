@@ -141,7 +141,7 @@ Test(ptx_order, a_message_passes) {
       {"atom.release.gpu.global.add.u32 %r2, [%rd19], 1;",
        "atom.acquire.gpu.global.add.u32 %r1, [%rd19], 0;", true},
       {"red.release.gpu.global.add.u32 [%rd19], 1;",
-       "atom.acq_rel.gpu.global.or.b32 %r1, [%rd19], 0;", true},
+       "atom.acq_rel.gpu.global.add.u32 %r1, [%rd19], 0;", true},
       {"atom.acq_rel.gpu.global.add.u32 %r2, [%rd19], 1;",
        "atom.release.gpu.global.add.u32 %r1, [%rd19], 0;", false},
       {"atom.acquire.gpu.global.add.u32 %r2, [%rd19], 1;",

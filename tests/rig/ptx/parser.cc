@@ -275,14 +275,6 @@ class Parser {
   void ParseLabel() {
     const std::string name = TakeWord();
     Expect(":");
-    if (TakeIf(".branchtargets")) {
-      std::vector<std::string>& targets = function_.branch_targets[name];
-      do {
-        targets.push_back(TakeWord());
-      } while (TakeIf(","));
-      Expect(";");
-      return;
-    }
     const auto index = static_cast<uint32_t>(function_.statements.size());
     if (!function_.labels.emplace(name, index).second) {
       FailHere("label " + name + " twice");
