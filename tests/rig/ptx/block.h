@@ -27,7 +27,7 @@ struct Grid {
   Counters& counters;
   std::vector<uint64_t> executed;  // executions, by instruction
   std::mt19937_64 random;
-  InFlight in_flight{options.delays, random};
+  InFlight in_flight{random};
   Races races{random};
   uint64_t idle_turns = 0;
 };

@@ -142,8 +142,8 @@ Test(ptx_memory, asynchronous_copies) {
     mov.u32 %r1, 0;
     cp.async.cg.shared.global [tile], [%rd19], 16, %r0;
     cp.async.commit_group;
-    cp.async.ca.shared.global [tile+16], [%rd19], 16, %r1;
-    cp.async.ca.shared.global.L2::128B [tile+32], [%rd19+4], 4;
+    cp.async.cg.shared.global [tile+16], [%rd19], 16, %r1;
+    cp.async.cg.shared.global [tile+32], [%rd19+16], 16;
     cp.async.commit_group;
     ld.shared.u32 %r2, [tile];
     cp.async.wait_group 1;
@@ -155,9 +155,10 @@ Test(ptx_memory, asynchronous_copies) {
     st.global.v4.u32 [%rd18], {%r2, %r3, %r4, %r5};
     st.global.u32 [%rd18+16], %r6;
   )"),
-                                    5, {},
-                                    {1, 0, 0, 0, 2, 0, 0, 0,  //
-                                     3, 0, 0, 0, 4, 0, 0, 0});
+                                    5, {}, {1, 0, 0, 0, 0, 0, 0, 0,  //
+                                            0, 0, 0, 0, 0, 0, 0, 0,  //
+                                            2, 0, 0, 0, 0, 0, 0, 0,  //
+                                            0, 0, 0, 0, 0, 0, 0, 0});
   const uint32_t expected[] = {0xFFFFFFFF, 1, 0xFFFFFFFF, 0, 2};
   for (size_t k = 0; k < out.size(); ++k) {
     cr_expect_eq(out[k], expected[k], "%zu: %x", k, out[k]);
@@ -169,7 +170,7 @@ Test(ptx_memory, asynchronous_copies_to_one_place) {
   const std::string twice =
       ".shared .align 16 .b8 a[32];\n"
       "cp.async.cg.shared.global [a+16], [%rd18], 16;\n";
-  const char* const again = "cp.async.ca.shared.global [a+28], [%rd18], 4;";
+  const char* const again = "cp.async.cg.shared.global [a+16], [%rd18], 16;";
   const char* const commit = "cp.async.commit_group;\n";
   const char* const error = "cp.async to where another one is under way";
   ExpectError(twice + again, error);

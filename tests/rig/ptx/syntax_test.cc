@@ -50,7 +50,7 @@ Test(ptx_syntax, unknown_words_are_errors) {
 Test(ptx_syntax, architectures) {
   const char* const kCopy = "cp.async.commit_group;";
   const char* const kMatrix =
-      "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r0}, [%rd0];";
+      "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r0, %r1, %r2, %r3}, [%rd0];";
   ExpectRefused(kCopy, "needs sm_80", 75);
   ExpectRefused(kMatrix, "needs sm_75", 70);
   cr_expect_eq(ErrorOf(TestModule(kCopy, "", 80)), "");
