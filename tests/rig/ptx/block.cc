@@ -239,7 +239,6 @@ uint8_t* Block::Find(const Lane& lane, Space space, uint64_t address,
 
 Place Block::Touch(const Lane& lane, const Instruction& i, Space space,
                    uint64_t address, uint32_t bytes, bool is_store) {
-  if (space == Space::kConst) space = Space::kGlobal;
   if (address % bytes != 0) {
     Fail("misaligned: " + std::to_string(bytes) + " bytes at " + Hex(address));
   }

@@ -65,22 +65,10 @@ Type Modifiers::ExpectType() {
 }
 
 Space Modifiers::TakeSpace() {
-  switch (TakeOneOf(
-      {"global", "shared", "shared::cta", "local", "param", "const"})) {
-    case 0:
-      return Space::kGlobal;
-    case 1:
-    case 2:
-      return Space::kShared;
-    case 3:
-      return Space::kLocal;
-    case 4:
-      return Space::kParam;
-    case 5:
-      return Space::kConst;
-    default:
-      return Space::kNone;
-  }
+  static constexpr Space kSpaces[] = {Space::kNone, Space::kGlobal,
+                                      Space::kShared, Space::kLocal,
+                                      Space::kParam};
+  return kSpaces[TakeOneOf({"global", "shared", "local", "param"}) + 1];
 }
 
 Scope Modifiers::ExpectScope() {

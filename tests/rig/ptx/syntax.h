@@ -33,7 +33,7 @@ struct Statement {
   std::vector<Operand> operands;
 };
 
-enum class Space : uint8_t { kNone, kGlobal, kShared, kLocal, kParam, kConst };
+enum class Space : uint8_t { kNone, kGlobal, kShared, kLocal, kParam };
 
 struct Variable {
   std::string name;
