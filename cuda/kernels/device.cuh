@@ -1,9 +1,6 @@
 // What the kernels know about the machine: every word that is not plain C++.
 //
-// This is the only file that asks which compiler reads it. NVRTC takes the
-// second half: inline PTX and intrinsics, sm_70 and later. A host compiler
-// that reads the kernels for tests includes device_host.h
-// (tests/rig/simt/host), which declares the words.
+// It has inline PTX and intrinsics, for sm_70 and later.
 //
 //   KV_KERNEL(name, Params, threads, min_blocks) { ... p.n_rows ... }
 //       begins an entry point; its argument is called p
@@ -28,18 +25,10 @@ struct alignas(16) Bytes16 {
 
 // Bits of f32. A constexpr would appear in every module, by name.
 enum : uint32_t { kInfinityBits = 0x7f800000u, kNaNBits = 0x7fc00000u };
-// The target architecture: 800 is sm_80. Hosts compile for the newest GPUs.
-#ifdef __CUDACC_RTC__
+// The target architecture: 800 is sm_80.
 enum : uint32_t { kArch = __CUDA_ARCH__ };
-#else
-enum : uint32_t { kArch = 900 };
-#endif
 
 }  // namespace kvevict::cuda
-
-#ifndef __CUDACC_RTC__
-#include "device_host.h"
-#else
 
 // Arguments stay in constant memory although their address is taken.
 #define KV_KERNEL(name, Params, threads, min_blocks)                \
@@ -337,5 +326,4 @@ KV_DEVICE void SpinYield() { __nanosleep(20); }
 
 }  // namespace kvevict::cuda
 
-#endif  // __CUDACC_RTC__
 #endif  // KVEVICT_CUDA_KERNELS_DEVICE_CUH_

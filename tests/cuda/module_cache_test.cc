@@ -149,22 +149,6 @@ Test(module_cache, asks_for_shared_memory) {
   cr_assert_eq(s.Find(key), module);
 }
 
-Test(module_cache, loads_nothing_within_a_capture) {
-  Scene s;
-  const Module* prepared = s.Find(Attention(128));
-  gpu.is_capturing = true;
-  cr_assert_eq(s.Find(Attention(128)), prepared);
-
-  const Module* module = nullptr;
-  const Status status = s.cache->Find(Attention(64), nullptr, &module);
-  cr_assert_eq(status.code(), KVEVICT_ERROR_UNSUPPORTED);
-  cr_assert(
-      Says("window_attention") && Says("not prepared") && Says("captured"),
-      "%s", LastErrorMessage());
-  cr_assert_null(module);
-  cr_assert_eq(NumCompiled(), 1);
-}
-
 Test(module_cache, prepared_kernels_need_no_memory) {
   Scene s;
   s.Find(Attention(128));
@@ -185,19 +169,6 @@ Test(module_cache, errors_of_the_compiler_show_its_log) {
             "%s", LastErrorMessage());
   cr_assert_not(Says("warning"));
   s.Find(Attention(128));  // the cache still works
-}
-
-Test(module_cache, a_failed_load_leaves_nothing) {
-  Scene s;
-  gpu.load_result = static_cast<CUresult>(200);
-  const Module* module = nullptr;
-  cr_assert_eq(s.cache->Find(Attention(128), nullptr, &module).code(),
-               KVEVICT_ERROR_DEVICE);
-  cr_assert(Says("cuLibraryLoadData of window_attention") && Says("(200)"),
-            "%s", LastErrorMessage());
-  cr_assert_null(module);
-  gpu.load_result = CUDA_SUCCESS;
-  s.Find(Attention(128));
 }
 
 Test(module_cache, cubins_outlive_the_cache) {

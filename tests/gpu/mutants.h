@@ -25,7 +25,7 @@ std::vector<Mutant> MutantsOf(const std::string& ptx);
 // each time in a process of its own, which changes this text and all later ones with a
 // mutant of this key. The caller's own process goes on with the text as it is. A mutant is
 // noticed if its process fails. Only those of one entry, or if it is "" all but those whose
-// blocks wait for each other: these need many launches, see tests/cuda/kernels.
+// blocks wait for each other: these need many launches, see tests/cuda/ptx.
 std::string TryMutants(const std::string& ptx, const std::string& entry);
 
 // Only the mutants of one part of `of`, so that several programs share them.

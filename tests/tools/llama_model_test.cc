@@ -1,10 +1,11 @@
-// The forward pass against a double-precision oracle. tests/llama_cpp/logits_test.cc
-// has it against llama.cpp.
+// The forward pass against a double-precision oracle, on every SIMD target.
+// tests/llama_cpp/logits_test.cc has it against llama.cpp.
 #include <criterion/criterion.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "tests/tools/engine_test_util.h"
 #include "tests/tools/llama_oracle.h"
 #include "tests/tools/llama_synthetic.h"
 #include "tools/llama/model.h"
@@ -39,7 +40,9 @@ double MaxDifference(std::span<const float> a, std::span<const float> b) {
 // term.
 constexpr double kOracleTolerance = 32 * 0x1p-24;
 
-Test(llama_model, equals_the_oracle) {
+// Columns lie around the 8 to 32 of a panel of products, and chunks of rows around its
+// blocks of 4 and its items of 64.
+Test(llama_model, equals_the_oracle_on_every_target) {
   ThreadPool pool(2);
   const SyntheticShape shapes[] = {
       {},
@@ -53,26 +56,33 @@ Test(llama_model, equals_the_oracle) {
        .head_dim = 32,
        .rope_dims = 32},
       {.n_kv_heads = 1, .head_dim = 32},  // Heads wider than d_model.
+      {.d_model = 33, .d_ff = 31},
   };
+  const std::vector<int32_t> ids = RandomIds(71, kSyntheticVocab);
   for (const SyntheticShape& shape : shapes) {
     LlamaModel model(Synthetic(shape), pool);
     const LlamaWeights weights = Synthetic(shape);
-    const std::vector<int32_t> ids = RandomIds(40, kSyntheticVocab);
-    const std::vector<float> logits =
-        AllLogits(model, ids, KVEVICT_DTYPE_F32, 16);
     LlamaOracle oracle(weights);
-    double worst = 0;
-    double largest = 0;
-    for (size_t i = 0; i < ids.size(); ++i) {
-      const LlamaOracle::Row expected = oracle.Step(ids[i]);
-      for (size_t t = 0; t < expected.size(); ++t) {
-        worst = std::max(
-            worst, std::abs(logits[i * expected.size() + t] - expected[t]));
-        largest = std::max(largest, std::abs(expected[t]));
-      }
+    std::vector<double> expected;
+    for (const int32_t id : ids) {
+      const LlamaOracle::Row row = oracle.Step(id);
+      expected.insert(expected.end(), row.begin(), row.end());
     }
-    cr_expect(worst <= kOracleTolerance * largest,
-              "logits up to %g are off by up to %g", largest, worst);
+    double largest = 0;
+    for (const double x : expected) largest = std::max(largest, std::abs(x));
+    ForEachTarget([&](const char* target) {
+      for (const size_t chunk : {70, 17}) {
+        const std::vector<float> logits =
+            AllLogits(model, ids, KVEVICT_DTYPE_F32, chunk);
+        double worst = 0;
+        for (size_t i = 0; i < expected.size(); ++i) {
+          worst = std::max(worst, std::abs(logits[i] - expected[i]));
+        }
+        cr_expect(worst <= kOracleTolerance * largest,
+                  "%s, chunks of %zu: logits up to %g are off by up to %g",
+                  target, chunk, largest, worst);
+      }
+    });
   }
 }
 

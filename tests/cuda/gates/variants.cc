@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <sstream>
 #include <string_view>
 
 #include "cuda/kernels/attention_mma.h"
@@ -25,7 +26,7 @@ struct Attention {
   bool paged;
   Out out;
   bool ragged = false;
-  std::vector<const char*> options = {};  // 1 each
+  const char* options = "";  // without KV_, 1 each
   uint32_t logit_heads = 1;
 };
 
@@ -74,69 +75,38 @@ const Attention kAttention[] = {
     {kBF16, kBF16, 128, 16, 8, true, kRowPerHead, true},
     {kF32, kBF16, 80, 16, 7, true, kMaxOfGroup, true},
     // The other options of rows, and parts of more rows.
-    {kBF16, kBF16, 128, 64, 4, false, kRowPerHead, false, {"KV_MAX_OF_ROWS"}},
-    {kBF16, kBF16, 128, 64, 4, true, kSumOfGroup, true, {"KV_MAX_OF_ROWS"}},
-    {kBF16, kBF16, 128, 64, 4, false, kSumOfGroup, false, {"KV_WEIGH_BY_PAST"}},
-    {kBF16,
-     kBF16,
-     128,
-     16,
-     8,
-     true,
-     kRowPerHead,
-     true,
-     {"KV_SOFTMAX_PAST", "KV_WEIGH_BY_PAST"}},
+    {kBF16, kBF16, 128, 64, 4, false, kRowPerHead, false, "MAX_OF_ROWS"},
+    {kBF16, kBF16, 128, 64, 4, true, kSumOfGroup, true, "MAX_OF_ROWS"},
+    {kBF16, kBF16, 128, 64, 4, false, kSumOfGroup, false, "WEIGH_BY_PAST"},
+    {kBF16, kBF16, 128, 16, 8, true, kRowPerHead, true,
+     "SOFTMAX_PAST WEIGH_BY_PAST"},
     // Logits are capped, and softmax has sinks.
-    {kBF16, kBF16, 128, 64, 4, false, kSumOfGroup, false, {"KV_SOFTCAP"}},
-    {kBF16, kBF16, 256, 32, 2, true, kSumOfGroup, true, {"KV_SOFTCAP"}},
-    {kBF16, kBF16, 64, 64, 8, false, kSumOfGroup, false, {"KV_SINKS"}},
-    {kF32,
-     kBF16,
-     80,
-     64,
-     7,
-     true,
-     kSumOfGroup,
-     true,
-     {"KV_SOFTCAP", "KV_SINKS"}},
+    {kBF16, kBF16, 128, 64, 4, false, kSumOfGroup, false, "SOFTCAP"},
+    {kBF16, kBF16, 256, 32, 2, true, kSumOfGroup, true, "SOFTCAP"},
+    {kBF16, kBF16, 64, 64, 8, false, kSumOfGroup, false, "SINKS"},
+    {kF32, kBF16, 80, 64, 7, true, kSumOfGroup, true, "SOFTCAP SINKS"},
     // Biases of slots.
-    {kBF16, kBF16, 128, 64, 4, false, kSumOfGroup, false, {"KV_BIAS"}},
-    {kF32, kBF16, 256, 64, 8, true, kSumOfGroup, true, {"KV_BIAS"}},
+    {kBF16, kBF16, 128, 64, 4, false, kSumOfGroup, false, "BIAS"},
+    {kF32, kBF16, 256, 64, 8, true, kSumOfGroup, true, "BIAS"},
     // Variances of rows, and measures of layers: KV_MEASURE 1.
-    {kBF16, kBF16, 128, 32, 4, false, kSumOfGroup, false, {"KV_SPREAD"}},
-    {kBF16,
-     kBF16,
-     128,
-     32,
-     4,
-     false,
-     kSumOfGroup,
-     false,
-     {"KV_SPREAD", "KV_MEASURE"}},
-    {kBF16, kBF16, 128, 64, 8, true, kMaxOfGroup, true, {"KV_SPREAD"}},
-    {kF16,
-     kF16,
-     256,
-     32,
-     4,
-     true,
-     kRowPerHead,
-     true,
-     {"KV_SPREAD", "KV_MEASURE"}},
-    {kF32, kBF16, 80, 64, 7, true, kSumOfGroup, true, {"KV_MEASURE"}},
-    {kBF16, kBF16, 128, 256, 4, false, kRowPerHead, false, {"KV_PART"}},
-    {kF16, kF16, 128, 256, 8, true, kRowPerHead, true, {"KV_PART"}},
-    {kBF16, kBF16, 256, 128, 4, true, kRowPerHead, true, {"KV_PART"}},
-    {kF32, kF32, 128, 256, 4, true, kRowPerHead, true, {"KV_PART"}},
+    {kBF16, kBF16, 128, 32, 4, false, kSumOfGroup, false, "SPREAD"},
+    {kBF16, kBF16, 128, 32, 4, false, kSumOfGroup, false, "SPREAD MEASURE"},
+    {kBF16, kBF16, 128, 64, 8, true, kMaxOfGroup, true, "SPREAD"},
+    {kF16, kF16, 256, 32, 4, true, kRowPerHead, true, "SPREAD MEASURE"},
+    {kF32, kBF16, 80, 64, 7, true, kSumOfGroup, true, "MEASURE"},
+    {kBF16, kBF16, 128, 256, 4, false, kRowPerHead, false, "PART"},
+    {kF16, kF16, 128, 256, 8, true, kRowPerHead, true, "PART"},
+    {kBF16, kBF16, 256, 128, 4, true, kRowPerHead, true, "PART"},
+    {kF32, kF32, 128, 256, 4, true, kRowPerHead, true, "PART"},
     // Rows of a list.
-    {kBF16, kBF16, 128, 128, 4, false, kSumOfGroup, false, {"KV_LISTED"}},
-    {kF32, kBF16, 256, 64, 8, true, kSumOfGroup, true, {"KV_LISTED"}},
+    {kBF16, kBF16, 128, 128, 4, false, kSumOfGroup, false, "LISTED"},
+    {kF32, kBF16, 256, 64, 8, true, kSumOfGroup, true, "LISTED"},
     // Chunks of 256: whole, and long rows in parts.
-    {kBF16, kBF16, 128, 256, 4, false, kSumOfGroup, false, {"KV_CHUNKS"}},
-    {kF16, kF16, 128, 256, 8, true, kMaxOfGroup, true, {"KV_CHUNKS"}},
-    {kBF16, kBF16, 64, 256, 8, true, kSumOfGroup, true, {"KV_CHUNKS"}},
-    {kBF16, kBF16, 256, 128, 4, true, kRowPerHead, true, {"KV_CHUNKS"}},
-    {kF32, kF32, 128, 256, 4, true, kSumOfGroup, true, {"KV_CHUNKS"}},
+    {kBF16, kBF16, 128, 256, 4, false, kSumOfGroup, false, "CHUNKS"},
+    {kF16, kF16, 128, 256, 8, true, kMaxOfGroup, true, "CHUNKS"},
+    {kBF16, kBF16, 64, 256, 8, true, kSumOfGroup, true, "CHUNKS"},
+    {kBF16, kBF16, 256, 128, 4, true, kRowPerHead, true, "CHUNKS"},
+    {kF32, kF32, 128, 256, 4, true, kSumOfGroup, true, "CHUNKS"},
 };
 
 // Tensor cores cannot load these elements or rows.
@@ -146,20 +116,11 @@ const Attention kAttentionWithoutMma[] = {
     {kBF16, kU8, 128, 64, 4, true, kSumOfGroup},
     {kF32, kBF16, 256, 64, 8, true, kSumOfGroup},
     {kF16, kQ4_0, 96, 16, 7, true, kRowPerHead, true},
-    {kBF16, kU4, 128, 64, 4, true, kSumOfGroup, true, {"KV_TOKEN_GROUPS"}},
+    {kBF16, kU4, 128, 64, 4, true, kSumOfGroup, true, "TOKEN_GROUPS"},
     // The largest logit of a group: R-KV's window, and longer ones.
-    {kBF16,
-     kBF16,
-     128,
-     8,
-     1,
-     false,
-     kSumOfGroup,
-     false,
-     {"KV_SOFTMAX_PAST"},
-     4},
-    {kF16, kF16, 128, 64, 1, true, kSumOfGroup, true, {}, 8},
-    {kF32, kF32, 80, 256, 1, true, kSumOfGroup, true, {"KV_SOFTMAX_PAST"}, 7},
+    {kBF16, kBF16, 128, 8, 1, false, kSumOfGroup, false, "SOFTMAX_PAST", 4},
+    {kF16, kF16, 128, 64, 1, true, kSumOfGroup, true, "", 8},
+    {kF32, kF32, 80, 256, 1, true, kSumOfGroup, true, "SOFTMAX_PAST", 7},
 };
 
 // Few rows: no form of tensor cores.
@@ -172,19 +133,11 @@ const Attention kAttentionOfFew[] = {
     {kF32, kF32, 256, 4, 4, true, kSumOfGroup, true},
     {kBF16, kF32, 64, 2, 8, false, kMaxOfGroup, true},
     {kF32, kF32, 32, 15, 1, true, kSumOfGroup, true},
-    {kBF16, kBF16, 80, 1, 7, true, kSumOfGroup, true, {"KV_MAX_OF_ROWS"}},
-    {kF16, kF16, 96, 4, 2, false, kRowPerHead, false, {"KV_WEIGH_BY_PAST"}},
-    {kF16, kBF16, 128, 2, 8, true, kSumOfGroup, true, {"KV_SOFTCAP"}},
-    {kBF16, kBF16, 128, 1, 4, true, kSumOfGroup, true, {"KV_BIAS"}},
-    {kBF16,
-     kBF16,
-     64,
-     1,
-     8,
-     true,
-     kSumOfGroup,
-     true,
-     {"KV_SOFTCAP", "KV_SINKS"}},
+    {kBF16, kBF16, 80, 1, 7, true, kSumOfGroup, true, "MAX_OF_ROWS"},
+    {kF16, kF16, 96, 4, 2, false, kRowPerHead, false, "WEIGH_BY_PAST"},
+    {kF16, kBF16, 128, 2, 8, true, kSumOfGroup, true, "SOFTCAP"},
+    {kBF16, kBF16, 128, 1, 4, true, kSumOfGroup, true, "BIAS"},
+    {kBF16, kBF16, 64, 1, 8, true, kSumOfGroup, true, "SOFTCAP SINKS"},
 };
 
 // Modules that read rows of two dtypes.
@@ -292,8 +245,9 @@ Variant Make(const Attention& a, bool mma, int sm,
           define("KV_GROUP", a.group), define("KV_PAGED", a.paged),
           define("KV_RAGGED", a.ragged), define("KV_USE_MMA", mma),
           define("KV_TILE_KEYS", tile_keys), define("KV_OUT", a.out)}};
-  for (const char* option : a.options) {
-    variant.options.push_back(define(option, 1));
+  std::istringstream options(a.options);
+  for (std::string option; options >> option;) {
+    variant.options.push_back(define(("KV_" + option).c_str(), 1));
   }
   if (a.logit_heads > 1) {
     variant.options.push_back(define("KV_LOGIT_HEADS", a.logit_heads));

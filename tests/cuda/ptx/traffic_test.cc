@@ -3,24 +3,23 @@
 // head, a window of 64, bf16, one KV head of one layer.
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "cuda/kernel_text.h"
 #include "cuda/kernels/attention_mma.h"
-#include "cuda/kernels/pool1d.cu"
-#include "cuda/kernels/pool_select.cu"
-#include "cuda/kernels/topk.cu"
+#include "cuda/kernels/pool1d.h"
+#include "cuda/kernels/pool_select.h"
+#include "cuda/kernels/topk.h"
 #include "cuda/kernels/window_attention.h"
 #include "tests/cuda/gates/prediction.h"
-#include "tests/cuda/kernels/launch.h"
-#include "tests/cuda/ptx/on_ptx.h"
-
-namespace kvevict::cuda::traffic {
-void window_lse(const ScoreParams&);
-void window_scores(const ScoreParams&);
-void attend_mma(const AttendParams&);
-}  // namespace kvevict::cuda::traffic
+#include "tests/kernels/random.h"
+#include "tests/rig/nvrtcs.h"
+#include "tests/rig/ptx/error.h"
+#include "tests/rig/ptx/launch.h"
+#include "tests/rig/ptx/module.h"
 
 namespace kvevict {
 namespace {
@@ -35,7 +34,7 @@ class DeviceArray {
  public:
   explicit DeviceArray(size_t n) : lines_(n * sizeof(T) / sizeof(Line) + 1) {}
   T* data() { return reinterpret_cast<T*>(lines_.data()); }
-  uint64_t address() { return Address(lines_.data()); }
+  uint64_t address() { return reinterpret_cast<uint64_t>(lines_.data()); }
 
  private:
   struct alignas(256) Line {
@@ -44,7 +43,32 @@ class DeviceArray {
   std::vector<Line> lines_;
 };
 
+std::map<std::string, ptx::Counters> counted;  // by kernel
 int failures = 0;
+
+// Runs a kernel on the PTX that the newest NVRTC makes of its module, and counts.
+template <class Params>
+void Launch(cuda::ModuleId module, const std::vector<std::string>& options,
+            const char* kernel, const ptx::LaunchShape& shape,
+            const Params& params) {
+  static const std::vector<const cuda::Nvrtc*> kNvrtcs =
+      cuda::FindNvrtcsFor(80);
+  if (kNvrtcs.empty()) {
+    std::printf("skipped: no libnvrtc here compiles for sm_80\n");
+    std::exit(77);
+  }
+  cuda::Compiled compiled;
+  const Status status =
+      kNvrtcs.front()->Compile(*cuda::ProgramText(module), cuda::IncludeTexts(),
+                               options, {.sm = 80, .ptx = true}, &compiled);
+  if (!status.ok()) ptx::Fail(LastErrorMessage());
+  ptx::Memory memory;
+  memory.AllowHostAddresses();
+  const ptx::Module loaded(compiled.image.c_str(), memory);
+  ptx::Launch(*loaded.Find(kernel), shape,
+              {reinterpret_cast<const uint8_t*>(&params), sizeof(params)},
+              memory, {.resident_blocks = 1}, counted[kernel]);
+}
 
 void Expect(const char* kernel, const char* what, double is, double most) {
   std::printf("%s: %s: %.1f, at most %.1f%s\n", kernel, what, is, most,
@@ -56,9 +80,7 @@ double Each(uint64_t count, uint64_t n) {
   return static_cast<double>(count) / static_cast<double>(n);
 }
 
-const ptx::Counters& Counted(const char* kernel) {
-  return ptx::CountTraffic()[kernel];
-}
+const ptx::Counters& Counted(const char* kernel) { return counted[kernel]; }
 
 // ---- Scoring ----
 
@@ -96,12 +118,12 @@ void Score() {
   p.layers[0].n_tokens = kScoredTokens;
   const cuda::WindowAttentionShape shape = cuda::ShapeWindowAttention(
       true, cuda::kBF16, kHeadDim, 64, 4, cuda::TileKeys(true, kHeadDim, 90));
-  for (auto* kernel :
-       {cuda::traffic::window_lse, cuda::traffic::window_scores}) {
-    const std::string error =
-        simt::Launch(kernel, {kSplits}, {shape.threads},
-                     shape.dynamic_shared_bytes, p, Schedule(0));
-    if (!error.empty()) Fail("%s", error.c_str());
+  for (const char* kernel : {"window_lse", "window_scores"}) {
+    Launch(cuda::ModuleId::window_attention,
+           {"-DKV_Q_DTYPE=3", "-DKV_K_DTYPE=3", "-DKV_HEAD_DIM=128",
+            "-DKV_WINDOW=64", "-DKV_GROUP=4", "-DKV_PAGED=0", "-DKV_RAGGED=0",
+            "-DKV_OUT=0", "-DKV_TILE_KEYS=128", "-DKV_USE_MMA=1"},
+           kernel, {{kSplits}, {shape.threads}, shape.dynamic_shared_bytes}, p);
   }
 }
 
@@ -177,10 +199,10 @@ void Attend() {
   p.layers[0].n_tokens = kScoredTokens;
   const cuda::AttendMmaShape shape = cuda::ShapeAttendMma(
       cuda::kBF16, cuda::kBF16, cuda::kBF16, kHeadDim, kHeadDim, 4);
-  const std::string error =
-      simt::Launch(cuda::traffic::attend_mma, {1}, {cuda::kAttendMmaThreads},
-                   shape.shared_bytes, p, Schedule(0));
-  if (!error.empty()) Fail("%s", error.c_str());
+  Launch(cuda::ModuleId::attention_mma,
+         {"-DKV_Q_DTYPE=3", "-DKV_K_DTYPE=3", "-DKV_V_DTYPE=3",
+          "-DKV_HEAD_DIM=128", "-DKV_V_DIM=128", "-DKV_ROW_WARPS=4"},
+         "attend_mma", {{1}, {cuda::kAttendMmaThreads}, shape.shared_bytes}, p);
 }
 
 void ExpectOfAttention() {
@@ -219,10 +241,8 @@ void PoolAndSelect() {
   both.kernel = 7;
   both.n_unpooled = 64;
   both.layers[0] = {scores.address(), keep.address(), kTokens, kKeep, 0, 0};
-  const std::string error =
-      simt::Launch(cuda::pool_select, {1}, {cuda::kSelectThreads},
-                   cuda::PoolSelectBytes(kTokens), both, Schedule(0));
-  if (!error.empty()) Fail("%s", error.c_str());
+  Launch(cuda::ModuleId::pool_select, {}, "pool_select",
+         {{1}, {cuda::kSelectThreads}, cuda::PoolSelectBytes(kTokens)}, both);
 
   cuda::PoolParams pool = {};
   pool.n_rows = 1;
@@ -230,12 +250,14 @@ void PoolAndSelect() {
   pool.n_unpooled = 64;
   pool.kernel = 7;
   pool.layers[0] = {scores.address(), kTokens, 0};
-  Run(cuda::pool_rows, {1}, cuda::kPoolThreads, pool, Schedule(0));
+  Launch(cuda::ModuleId::pool1d, {}, "pool_rows", {{1}, {cuda::kPoolThreads}},
+         pool);
 
   cuda::SelectParams select = {};
   select.lists = both.lists;
   select.layers[0] = both.layers[0];
-  Run(cuda::select_topk, {1}, cuda::kSelectThreads, select, Schedule(0));
+  Launch(cuda::ModuleId::topk, {}, "select_topk", {{1}, {cuda::kSelectThreads}},
+         select);
 }
 
 void ExpectOfPoolAndSelect() {
@@ -292,7 +314,6 @@ void PrintIssueTimes() {
 
 int main() {
   using namespace kvevict;
-  ptx::CountTraffic();
   Score();
   Attend();
   PoolAndSelect();

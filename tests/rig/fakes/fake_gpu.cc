@@ -10,7 +10,6 @@ FakeGpu gpu;
 namespace {
 
 CUresult LoadImage(const void* image, uintptr_t* out) {
-  if (gpu.load_result != CUDA_SUCCESS) return gpu.load_result;
   gpu.n_misuses += gpu.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
   ++gpu.n_loads;
   gpu.images.emplace_back(static_cast<const char*>(image));
@@ -48,9 +47,7 @@ void AddStreams(Driver& d) {
     return CUDA_SUCCESS;
   };
   d.cuStreamIsCapturing = [](CUstream, CUstreamCaptureStatus* out) {
-    *out = gpu.is_capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE
-                            : CU_STREAM_CAPTURE_STATUS_NONE;
-    return CUDA_SUCCESS;
+    return *out = CU_STREAM_CAPTURE_STATUS_NONE, CUDA_SUCCESS;
   };
 }
 

@@ -13,8 +13,6 @@ namespace kvevict::cuda {
 
 struct FakeGpu {
   int sm = 90;
-  bool is_capturing = false;
-  CUresult load_result = CUDA_SUCCESS;
 
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   int n_loads = 0;

@@ -1,4 +1,4 @@
-// Loads and stores of all spaces, prefetches, fences.
+// Loads and stores of all spaces, fences.
 #include <cstring>
 
 #include "tests/rig/ptx/block.h"
@@ -71,15 +71,6 @@ void RunStore(Lane& lane, const Instruction& i) {
   }
 }
 
-// Cache hints change nothing that the executor sees.
-void TakeCacheHints(Modifiers& m) {
-  m.TakeOneOf({"ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"});
-  m.TakePrefixAnywhere("L1::");
-  for (const char* size : {"L2::64B", "L2::128B", "L2::256B"}) {
-    m.TakeAnywhere(size);
-  }
-}
-
 int TakeVector(Modifiers& m) {
   static constexpr int kSizes[] = {1, 2, 4};
   return kSizes[m.TakeOneOf({"v2", "v4"}) + 1];
@@ -98,12 +89,12 @@ void TakeOrderAndSpace(Modifiers& m, const char* word, Order ordered,
   const int order = m.TakeOneOf({"weak", "volatile", "relaxed", word});
   if (order >= 0) i.order = order == 3 ? ordered : kOrders[order];
   if (order >= 2) i.scope = m.ExpectScope();
-  if (i.space == Space::kGeneric) i.space = m.TakeSpace();
+  if (i.space == Space::kNone) i.space = m.TakeSpace();
+  if (i.space == Space::kNone) Fail("generic addresses are not known");
 }
 
 void DecodeLoad(Modifiers& m, Instruction& i) {
   TakeOrderAndSpace(m, "acquire", Order::kAcquire, i);
-  TakeCacheHints(m);
   const int n = TakeVector(m);
   const Type type = m.ExpectType();
   CheckVector(n, i.counts[0]);
@@ -117,7 +108,6 @@ void DecodeLoad(Modifiers& m, Instruction& i) {
 
 void DecodeStore(Modifiers& m, Instruction& i) {
   TakeOrderAndSpace(m, "release", Order::kRelease, i);
-  TakeCacheHints(m);
   const int n = TakeVector(m);
   const Type type = m.ExpectType();
   CheckVector(n, i.counts[1]);
@@ -127,14 +117,6 @@ void DecodeStore(Modifiers& m, Instruction& i) {
               : ForAnyInteger(type, [](auto tag) -> Handler {
                   return &RunStore<typename decltype(tag)::type>;
                 });
-}
-
-void RunNothing(Lane&, const Instruction&) {}
-
-void DecodePrefetch(Modifiers& m, Instruction& i) {
-  m.TakeSpace();
-  m.ExpectOneOf({"L1", "L2"});
-  i.run = &RunNothing;
 }
 
 // flag: fence.sc.
@@ -156,8 +138,9 @@ void DecodeFence(Modifiers& m, Instruction& i) {
 }
 
 constexpr Opcode kOpcodes[] = {
-    {"ld", "Da", &DecodeLoad},          {"st", "aS", &DecodeStore},
-    {"prefetch", "a", &DecodePrefetch}, {"membar", "", &DecodeMemoryBarrier},
+    {"ld", "Da", &DecodeLoad},
+    {"st", "aS", &DecodeStore},
+    {"membar", "", &DecodeMemoryBarrier},
     {"fence", "", &DecodeFence, 70},
 };
 

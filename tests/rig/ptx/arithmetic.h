@@ -8,9 +8,9 @@
 
 namespace kvevict::ptx {
 
-enum class Arithmetic { kAdd, kSub, kMul, kDiv, kMin, kMax, kAbs, kNeg };
+enum class Arithmetic { kAdd, kSub, kMul, kDiv, kMin, kMax, kNeg };
 
-// Takes [.rounding][.ftz][.sat] and the type if it is a float's. Otherwise takes
+// Takes [.rounding] and the type if it is a float's. Otherwise takes
 // nothing and returns false.
 bool DecodeFloat(Arithmetic which, Modifiers& m, Instruction& i);
 

@@ -22,16 +22,13 @@ void FailIfUnderWay(const std::vector<Lane::Copy>& group, const uint8_t* to,
   }
 }
 
-// flag: .cg, which copies 16 bytes only.
 void RunCopy(Lane& lane, const Instruction& i) {
   const uint64_t to =
       lane.Get<uint64_t>(i.slots[0]) + static_cast<uint64_t>(i.offsets[0]);
   const uint64_t from =
       lane.Get<uint64_t>(i.slots[1]) + static_cast<uint64_t>(i.offsets[1]);
   const auto bytes = lane.Get<uint32_t>(i.slots[2]);
-  if (bytes != 16 && (i.flag || (bytes != 4 && bytes != 8))) {
-    Fail("cp.async of " + std::to_string(bytes) + " bytes");
-  }
+  if (bytes != 16) Fail("cp.async of " + std::to_string(bytes) + " bytes");
   const uint32_t valid =
       i.counts[3] == 0 ? bytes : lane.Get<uint32_t>(i.slots[3]);
   if (valid != 0 && valid != bytes) Fail("cp.async of a part is not known");
@@ -69,27 +66,17 @@ void RunWaitGroup(Lane& lane, const Instruction& i) {
   }
 }
 
-void RunWaitAll(Lane& lane, const Instruction&) {
-  for (const auto& group : lane.committed) Complete(lane, group);
-  lane.committed.clear();
-  Complete(lane, lane.issued);
-  lane.issued.clear();
-}
-
 void DecodeCopy(Modifiers& m, Instruction& i) {
   m.Expect("async");
   if (m.Take("commit_group")) {
     i.run = &RunCommit;
-  } else if (m.Take("wait_all")) {
-    i.run = &RunWaitAll;
   } else if (m.Take("wait_group")) {
     if (i.counts[0] != 1) Fail("cp.async.wait_group needs a number");
     i.run = &RunWaitGroup;
   } else {
-    i.flag = m.ExpectOneOf({"ca", "cg"}) == 1;
-    m.ExpectOneOf({"shared", "shared::cta"});
+    m.Expect("cg");
+    m.Expect("shared");
     m.Expect("global");
-    m.TakeOneOf({"L2::64B", "L2::128B", "L2::256B"});
     if (i.counts[2] != 1) Fail("cp.async needs a size");
     i.run = &RunCopy;
   }

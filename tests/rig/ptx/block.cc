@@ -21,23 +21,6 @@ Access KindOf(Space space, bool is_store) {
   return is_store ? Access::kGlobalStore : Access::kGlobalLoad;
 }
 
-// The space of a generic address. The address becomes the space's own.
-Space Narrow(uint64_t& address) {
-  if (address - kSharedWindow < kWindowBytes) {
-    address -= kSharedWindow;
-    return Space::kShared;
-  }
-  if (address - kLocalWindow < kWindowBytes) {
-    address -= kLocalWindow;
-    return Space::kLocal;
-  }
-  if (address - kParamWindow < kWindowBytes) {
-    address -= kParamWindow;
-    return Space::kParam;
-  }
-  return Space::kGlobal;
-}
-
 bool Within(const Range& range, uint64_t address, uint64_t bytes) {
   return address >= range.begin && address <= range.end &&
          bytes <= range.end - address;
@@ -80,9 +63,6 @@ void Block::Start(uint64_t index) {
   n_at_barrier_ = 0;
   generation_ = 0;
   known_.Clear();
-  if (grid.options.one_warp_ahead) {
-    order_ = static_cast<uint32_t>(grid.random());
-  }
   for (Warp& warp : warps_) warp.Start();
   for (Lane& lane : lanes_) {
     std::copy(initial.begin(), initial.end(), lane.registers);
@@ -102,7 +82,6 @@ void Block::Start(uint64_t index) {
 void Block::SetSpecials(Lane& lane) {
   const Dimensions& block = grid.shape.block;
   const Dimensions& blocks = grid.shape.grid;
-  const uint32_t bit = 1u << lane.index();
   const uint64_t values[] = {lane.thread % block.x,
                              lane.thread / block.x % block.y,
                              lane.thread / block.x / block.y,
@@ -114,31 +93,15 @@ void Block::SetSpecials(Lane& lane) {
                              index_ / blocks.x / blocks.y,
                              blocks.x,
                              blocks.y,
-                             blocks.z,
-                             lane.index(),
-                             bit,
-                             bit - 1,
-                             bit | (bit - 1),
-                             ~(bit | (bit - 1)),
-                             ~(bit - 1)};
+                             blocks.z};
   for (const Kernel::SpecialSlot& special : grid.kernel.specials) {
     lane.registers[special.slot] = values[static_cast<size_t>(special.special)];
   }
 }
 
-size_t Block::Draw() {
-  // A warp ahead may wait for those behind.
-  if (!grid.options.one_warp_ahead || grid.idle_turns != 0) {
-    return grid.random() % runnable_.size();
-  }
-  const auto first = std::ranges::min_element(
-      runnable_, {}, [this](uint32_t thread) { return thread ^ order_; });
-  return static_cast<size_t>(first - runnable_.begin());
-}
-
 bool Block::Step() {
   if (runnable_.empty()) Fail("no thread can run: all wait for each other");
-  const size_t drawn = Draw();
+  const size_t drawn = grid.random() % runnable_.size();
   Lane& lane = lanes_[runnable_[drawn]];
   lane.state = LaneState::kRunning;
   try {
@@ -276,8 +239,6 @@ uint8_t* Block::Find(const Lane& lane, Space space, uint64_t address,
 
 Place Block::Touch(const Lane& lane, const Instruction& i, Space space,
                    uint64_t address, uint32_t bytes, bool is_store) {
-  if (space == Space::kGeneric) space = Narrow(address);
-  if (space == Space::kConst) space = Space::kGlobal;
   if (address % bytes != 0) {
     Fail("misaligned: " + std::to_string(bytes) + " bytes at " + Hex(address));
   }

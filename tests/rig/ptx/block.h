@@ -27,7 +27,7 @@ struct Grid {
   Counters& counters;
   std::vector<uint64_t> executed;  // executions, by instruction
   std::mt19937_64 random;
-  InFlight in_flight{options.delays, random};
+  InFlight in_flight{random};
   Races races{random};
   uint64_t idle_turns = 0;
 };
@@ -60,7 +60,6 @@ class Block {
   friend class Warp;
 
   void SetSpecials(Lane& lane);
-  size_t Draw();  // among the runnable
   void RunLane(Lane& lane);
   void AfterStop(Lane& lane);
   void TryBarrier();
@@ -75,7 +74,6 @@ class Block {
   std::vector<Lane> lanes_;
   std::vector<Warp> warps_;
   std::vector<uint32_t> runnable_;  // lanes, in no order
-  uint32_t order_ = 0;              // order of threads if one warp runs ahead
   uint32_t n_alive_ = 0;
   uint32_t n_at_barrier_ = 0;
   uint32_t generation_ = 0;

@@ -23,7 +23,7 @@ void ForEachLane(Warp& warp, uint32_t mask, Act act) {
 
 // ---- shfl.sync: d|p, a, b, c, mask ----
 
-enum ShuffleMode : uint8_t { kUp, kDown, kButterfly, kIndex };
+enum ShuffleMode : uint8_t { kUp, kButterfly, kIndex };
 
 // The lane to read from, or -1: its own value and a false predicate.
 int ShuffleSource(uint8_t mode, uint32_t lane, uint32_t b, uint32_t c) {
@@ -36,8 +36,6 @@ int ShuffleSource(uint8_t mode, uint32_t lane, uint32_t b, uint32_t c) {
   switch (mode) {
     case kUp:
       return self - by >= bound ? self - by : -1;
-    case kDown:
-      return self + by <= bound ? self + by : -1;
     case kButterfly:
       return (self ^ by) <= bound ? self ^ by : -1;
     default: {
@@ -67,34 +65,28 @@ void Shuffle(Warp& warp, const Instruction& i, uint32_t mask) {
 
 void DecodeShuffle(Modifiers& m, Instruction& i) {
   m.Expect("sync");
-  i.mode = static_cast<uint8_t>(m.ExpectOneOf({"up", "down", "bfly", "idx"}));
+  i.mode = static_cast<uint8_t>(m.ExpectOneOf({"up", "bfly", "idx"}));
   m.Expect("b32");
   i.target = 5;
   i.run = &RunStop;
   i.together = &Shuffle;
 }
 
-// ---- vote.sync: d, a, mask ----
-
-enum VoteMode : uint8_t { kAll, kAny, kUniform, kBallot };
+// ---- vote.sync.ballot: d, a, mask ----
 
 void Vote(Warp& warp, const Instruction& i, uint32_t mask) {
   uint32_t votes = 0;
   ForEachLane(warp, mask, [&](uint32_t k, const Lane& lane) {
     if (lane.GetPredicate(i.slots[1]) != i.source_negated) votes |= 1u << k;
   });
-  uint32_t result = votes;
-  if (i.mode == kAll) result = votes == mask ? 1 : 0;
-  if (i.mode == kAny) result = votes != 0 ? 1 : 0;
-  if (i.mode == kUniform) result = votes == mask || votes == 0 ? 1 : 0;
   ForEachLane(warp, mask,
-              [&](uint32_t, Lane& lane) { lane.Set(i.slots[0], result); });
+              [&](uint32_t, Lane& lane) { lane.Set(i.slots[0], votes); });
 }
 
 void DecodeVote(Modifiers& m, Instruction& i) {
   m.Expect("sync");
-  i.mode = static_cast<uint8_t>(m.ExpectOneOf({"all", "any", "uni", "ballot"}));
-  m.Expect(i.mode == kBallot ? "b32" : "pred");
+  m.Expect("ballot");
+  m.Expect("b32");
   i.target = 2;
   i.run = &RunStop;
   i.together = &Vote;
@@ -127,9 +119,7 @@ void DecodeBarrier(Modifiers& m, Instruction& i) {
     i.together = &MeetInOrder;
     return;
   }
-  m.Take("cta");
   m.Expect("sync");
-  m.Take("aligned");
   i.run = &RunBlockBarrier;
 }
 
@@ -143,9 +133,10 @@ void DecodeReduction(Modifiers& m, Instruction& i) {
 }
 
 constexpr Opcode kOpcodes[] = {
-    {"shfl", "qssss", &DecodeShuffle}, {"vote", "dps", &DecodeVote},
-    {"bar", "s", &DecodeBarrier},      {"bar.red", "dsp", &DecodeReduction},
-    {"barrier", "s", &DecodeBarrier},
+    {"shfl", "qssss", &DecodeShuffle},
+    {"vote", "dps", &DecodeVote},
+    {"bar", "s", &DecodeBarrier},
+    {"bar.red", "dsp", &DecodeReduction},
 };
 
 }  // namespace

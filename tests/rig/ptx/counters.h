@@ -31,19 +31,6 @@ struct Counters {
     }
     return sum;
   }
-
-  void Add(const Counters& other) {
-    launches += other.launches;
-    for (const auto& [opcode, count] : other.instructions) {
-      instructions[opcode] += count;
-    }
-    global_loads += other.global_loads;
-    global_load_sectors += other.global_load_sectors;
-    global_stores += other.global_stores;
-    global_store_sectors += other.global_store_sectors;
-    shared_accesses += other.shared_accesses;
-    shared_conflicts += other.shared_conflicts;
-  }
 };
 
 }  // namespace kvevict::ptx

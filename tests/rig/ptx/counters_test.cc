@@ -140,7 +140,8 @@ Test(ptx_counters, asynchronous_copies) {
     mul.wide.u32 %rd2, %r19, 16;
     add.s64 %rd2, %rd2, %rd19;
     cp.async.cg.shared.global [%rd0], [%rd2], 16;
-    cp.async.wait_all;
+    cp.async.commit_group;
+    cp.async.wait_group 0;
   )");
   cr_expect_eq(c.global_loads, 1u);
   cr_expect_eq(c.global_load_sectors, 16u);

@@ -18,24 +18,12 @@ uint64_t AlignUp(uint64_t value, uint64_t alignment) {
 
 const std::map<std::string, Special>& Specials() {
   static const std::map<std::string, Special> kSpecials = {
-      {"%tid.x", Special::kTidX},
-      {"%tid.y", Special::kTidY},
-      {"%tid.z", Special::kTidZ},
-      {"%ntid.x", Special::kNtidX},
-      {"%ntid.y", Special::kNtidY},
-      {"%ntid.z", Special::kNtidZ},
-      {"%ctaid.x", Special::kCtaidX},
-      {"%ctaid.y", Special::kCtaidY},
-      {"%ctaid.z", Special::kCtaidZ},
-      {"%nctaid.x", Special::kNctaidX},
-      {"%nctaid.y", Special::kNctaidY},
-      {"%nctaid.z", Special::kNctaidZ},
-      {"%laneid", Special::kLaneId},
-      {"%lanemask_eq", Special::kLaneMaskEq},
-      {"%lanemask_lt", Special::kLaneMaskLt},
-      {"%lanemask_le", Special::kLaneMaskLe},
-      {"%lanemask_gt", Special::kLaneMaskGt},
-      {"%lanemask_ge", Special::kLaneMaskGe}};
+      {"%tid.x", Special::kTidX},       {"%tid.y", Special::kTidY},
+      {"%tid.z", Special::kTidZ},       {"%ntid.x", Special::kNtidX},
+      {"%ntid.y", Special::kNtidY},     {"%ntid.z", Special::kNtidZ},
+      {"%ctaid.x", Special::kCtaidX},   {"%ctaid.y", Special::kCtaidY},
+      {"%ctaid.z", Special::kCtaidZ},   {"%nctaid.x", Special::kNctaidX},
+      {"%nctaid.y", Special::kNctaidY}, {"%nctaid.z", Special::kNctaidZ}};
   return kSpecials;
 }
 
@@ -153,7 +141,6 @@ class Decoder {
     if (function_.registers.count(name) != 0) return RegisterSlot(name);
     const auto symbol = symbols_.find(name);
     if (symbol != symbols_.end()) return ConstantSlot(symbol->second);
-    if (name == "WARP_SZ") return ConstantSlot(32);
     const auto special = Specials().find(name);
     if (special == Specials().end()) Fail("unknown name '" + name + "'");
     const auto [slot, is_new] = registers_.emplace(name, Slot{0});
@@ -249,9 +236,6 @@ class Decoder {
       case 'l':
         i.target = Label(operand.name);
         break;
-      case 't':
-        i.target = BranchTable(operand.name);
-        break;
       default:
         Fail("an operand of unknown kind in the table of opcodes");
     }
@@ -290,18 +274,6 @@ class Decoder {
     const auto found = function_.labels.find(name);
     if (found == function_.labels.end()) Fail("unknown label " + name);
     return found->second;
-  }
-
-  uint32_t BranchTable(const std::string& name) {
-    const auto found = function_.branch_targets.find(name);
-    if (found == function_.branch_targets.end()) {
-      Fail("unknown branch table " + name);
-    }
-    std::vector<uint32_t>& table = kernel_.branch_tables.emplace_back();
-    for (const std::string& label : found->second) {
-      table.push_back(Label(label));
-    }
-    return static_cast<uint32_t>(kernel_.branch_tables.size() - 1);
   }
 
   // The closing brace ends a thread as well.

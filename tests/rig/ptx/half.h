@@ -19,20 +19,15 @@ inline float FromF16(uint16_t bits) {
       (special ? magnitude | 0x7F800000u : std::bit_cast<uint32_t>(value)));
 }
 
-// `toward_zero`: instead of to nearest even.
-inline uint16_t ToF16(float value, bool toward_zero) {
+inline uint16_t ToF16(float value) {
   const uint32_t sign = std::bit_cast<uint32_t>(value) >> 16 & 0x8000;
   if (std::isnan(value)) return 0x7FFF;  // the canonical NaN of the hardware
   const float magnitude = std::fabs(value);
-  if (std::isinf(value)) return static_cast<uint16_t>(sign | 0x7C00);
-  if (magnitude >= 65536.0f) {
-    return static_cast<uint16_t>(sign | (toward_zero ? 0x7BFF : 0x7C00));
-  }
+  if (magnitude >= 65536.0f) return static_cast<uint16_t>(sign | 0x7C00);
   // The product with a power of two is exact: it counts units of the last place.
   int exponent = magnitude == 0.0f ? -14 : std::ilogb(magnitude);
   exponent = exponent < -14 ? -14 : exponent;
-  const float units = std::ldexp(magnitude, 10 - exponent);
-  const float rounded = toward_zero ? std::trunc(units) : std::nearbyint(units);
+  const float rounded = std::nearbyint(std::ldexp(magnitude, 10 - exponent));
   // A carry out of the fraction moves into the exponent, as it should.
   const auto bits = static_cast<uint32_t>(rounded) +
                     (static_cast<uint32_t>(exponent + 14) << 10);
@@ -41,13 +36,6 @@ inline uint16_t ToF16(float value, bool toward_zero) {
 
 inline float FromBF16(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-}
-
-inline uint16_t ToBF16(float value, bool toward_zero) {
-  if (std::isnan(value)) return 0x7FFF;
-  uint32_t bits = std::bit_cast<uint32_t>(value);
-  if (!toward_zero) bits += 0x7FFF + (bits >> 16 & 1);
-  return static_cast<uint16_t>(bits >> 16);
 }
 
 }  // namespace kvevict::ptx

@@ -22,8 +22,8 @@ void PerformStore(const PendingAccess& a) {
   std::memcpy(a.at, a.operands, a.bytes);
 }
 
-InFlight::InFlight(bool delays, std::mt19937_64& random)
-    : capacity_(delays ? kCapacities[random() % std::size(kCapacities)] : 0),
+InFlight::InFlight(std::mt19937_64& random)
+    : capacity_(kCapacities[random() % std::size(kCapacities)]),
       random_(random),
       buckets_(kBuckets, kNone),
       snapshots_(1) {

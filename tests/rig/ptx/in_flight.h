@@ -51,9 +51,9 @@ void PerformStore(const PendingAccess& access);
 
 class InFlight {
  public:
-  // Draws how many accesses may wait. Without delays none may: all are performed
-  // when they are issued.
-  InFlight(bool delays, std::mt19937_64& random);
+  // Draws how many accesses may wait. If none may, all are performed when they are
+  // issued.
+  explicit InFlight(std::mt19937_64& random);
 
   // Whether accesses of the space come here.
   static bool Has(Space space) {

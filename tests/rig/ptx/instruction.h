@@ -34,14 +34,14 @@ struct alignas(64) Instruction {
   bool source_negated = false;  // a predicate source written with "!"
   bool flag = false;            // what the handler makes of it
   uint8_t mode = 0;             // what the handler makes of it
-  Space space = Space::kGeneric;
+  Space space = Space::kNone;
   uint8_t n_slots = 0;
   Slot slots[kMaxSlots] = {};         // of the operands, one after another
   uint8_t counts[kMaxOperands] = {};  // slots per operand
   Order order = Order::kWeak;         // order of an access or a fence
   Scope scope = Scope::kGpu;          // scope of a strong one
   int64_t offsets[2] = {};            // offsets of the first and second address
-  uint32_t target = 0;                // branch: instruction; brx: table
+  uint32_t target = 0;                // of a branch
   uint32_t line = 0;
 };
 

@@ -1,4 +1,4 @@
-// Integer arithmetic: add sub mul mad div rem min max abs neg.
+// Integer arithmetic: add sub mul mad div rem min max neg.
 #include <algorithm>
 #include <limits>
 
@@ -31,32 +31,16 @@ struct MulLow {
     return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
   }
 };
-struct MulHigh {
-  template <class T>
-  static T Run(T a, T b) {
-    // The bits of an unsigned 64-bit product do not fit a signed 128-bit one.
-    using Product =
-        std::conditional_t<std::is_signed_v<T>, Wide, unsigned __int128>;
-    return static_cast<T>(static_cast<Product>(a) * static_cast<Product>(b) >>
-                          (8 * sizeof(T)));
-  }
-};
 struct MulWide {
   static uint32_t Run(uint16_t a, uint16_t b) { return uint32_t{a} * b; }
   static int32_t Run(int16_t a, int16_t b) { return int32_t{a} * b; }
   static uint64_t Run(uint32_t a, uint32_t b) { return uint64_t{a} * b; }
   static int64_t Run(int32_t a, int32_t b) { return int64_t{a} * b; }
 };
-struct Mul24 {
-  static uint32_t Run(uint32_t a, uint32_t b) {
-    return (a & 0xFFFFFF) * (b & 0xFFFFFF);
-  }
-};
-template <class Product>
-struct ThenAdd {
+struct MulLowAdd {
   template <class T>
   static T Run(T a, T b, T c) {
-    return Add::Run(Product::Run(a, b), c);
+    return Add::Run(MulLow::Run(a, b), c);
   }
 };
 struct Div {
@@ -91,36 +75,19 @@ struct Neg {
     return Sub::Run(T{0}, a);
   }
 };
-struct Abs {
-  template <class T>
-  static T Run(T a) {
-    return a < T{0} ? Neg::Run(a) : a;
-  }
-};
-
 template <class T>
 void RunMulWide(Lane& lane, const Instruction& i) {
   lane.Set(i.slots[0],
            MulWide::Run(lane.Get<T>(i.slots[1]), lane.Get<T>(i.slots[2])));
 }
 
-// The addend is as wide as the product.
-template <class T>
-void RunMadWide(Lane& lane, const Instruction& i) {
-  const auto product =
-      MulWide::Run(lane.Get<T>(i.slots[1]), lane.Get<T>(i.slots[2]));
-  using Product = std::remove_const_t<decltype(product)>;
-  lane.Set(i.slots[0], Add::Run(product, lane.Get<Product>(i.slots[3])));
-}
-
-template <bool kAdd>
 Handler WideOf(Type type) {
   return ForInteger(type, [](auto tag) -> Handler {
     using T = typename decltype(tag)::type;
     if constexpr (sizeof(T) == 8) {
       Fail("a product of 64-bit numbers cannot be wide");
     } else {
-      return kAdd ? &RunMadWide<T> : &RunMulWide<T>;
+      return &RunMulWide<T>;
     }
   });
 }
@@ -131,43 +98,20 @@ void DecodeBinary(Modifiers& m, Instruction& i) {
   i.run = BinaryOf<Op>(m.ExpectType());
 }
 
-template <class Op, Arithmetic kFloat>
-void DecodeUnary(Modifiers& m, Instruction& i) {
-  if (DecodeFloat(kFloat, m, i)) return;
-  i.run = UnaryOf<Op>(m.ExpectType());
+void DecodeNeg(Modifiers& m, Instruction& i) {
+  if (DecodeFloat(Arithmetic::kNeg, m, i)) return;
+  i.run = UnaryOf<Neg>(m.ExpectType());
 }
 
 void DecodeMul(Modifiers& m, Instruction& i) {
   if (DecodeFloat(Arithmetic::kMul, m, i)) return;
-  switch (m.ExpectOneOf({"lo", "hi", "wide"})) {
-    case 0:
-      i.run = BinaryOf<MulLow>(m.ExpectType());
-      break;
-    case 1:
-      i.run = BinaryOf<MulHigh>(m.ExpectType());
-      break;
-    default:
-      i.run = WideOf<false>(m.ExpectType());
-  }
+  const bool wide = m.ExpectOneOf({"lo", "wide"}) == 1;
+  i.run = wide ? WideOf(m.ExpectType()) : BinaryOf<MulLow>(m.ExpectType());
 }
 
 void DecodeMad(Modifiers& m, Instruction& i) {
-  switch (m.ExpectOneOf({"lo", "hi", "wide"})) {
-    case 0:
-      i.run = TernaryOf<ThenAdd<MulLow>>(m.ExpectType());
-      break;
-    case 1:
-      i.run = TernaryOf<ThenAdd<MulHigh>>(m.ExpectType());
-      break;
-    default:
-      i.run = WideOf<true>(m.ExpectType());
-  }
-}
-
-void DecodeMul24(Modifiers& m, Instruction& i) {
   m.Expect("lo");
-  m.Expect("u32");
-  i.run = &RunBinary<uint32_t, Mul24>;
+  i.run = TernaryOf<MulLowAdd>(m.ExpectType());
 }
 
 void DecodeRem(Modifiers& m, Instruction& i) {
@@ -180,11 +124,9 @@ constexpr Opcode kOpcodes[] = {
     {"div", "dss", &DecodeBinary<Div, Arithmetic::kDiv>},
     {"min", "dss", &DecodeBinary<Min, Arithmetic::kMin>},
     {"max", "dss", &DecodeBinary<Max, Arithmetic::kMax>},
-    {"abs", "ds", &DecodeUnary<Abs, Arithmetic::kAbs>},
-    {"neg", "ds", &DecodeUnary<Neg, Arithmetic::kNeg>},
+    {"neg", "ds", &DecodeNeg},
     {"mul", "dss", &DecodeMul},
     {"mad", "dsss", &DecodeMad},
-    {"mul24", "dss", &DecodeMul24},
     {"rem", "dss", &DecodeRem},
 };
 

@@ -22,13 +22,7 @@ enum class Special : uint8_t {
   kCtaidZ,
   kNctaidX,
   kNctaidY,
-  kNctaidZ,
-  kLaneId,
-  kLaneMaskEq,
-  kLaneMaskLt,
-  kLaneMaskLe,
-  kLaneMaskGt,
-  kLaneMaskGe
+  kNctaidZ
 };
 
 // Bytes of shared memory or parameters that may be touched.
@@ -44,7 +38,6 @@ struct Kernel {
   std::string name;
   std::vector<Instruction> code;
   std::vector<std::string> opcodes;  // opcodes of the instructions, as written
-  std::vector<std::vector<uint32_t>> branch_tables;
 
   // The register file of a lane when it starts; and the special registers that
   // differ from lane to lane.

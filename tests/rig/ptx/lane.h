@@ -15,13 +15,6 @@ namespace kvevict::ptx {
 
 class Block;
 
-// Generic addresses of the small spaces begin here. Global ones are as they are
-// (Memory::kFirstAddress and up).
-constexpr uint64_t kSharedWindow = uint64_t{1} << 40;
-constexpr uint64_t kLocalWindow = uint64_t{2} << 40;
-constexpr uint64_t kParamWindow = uint64_t{3} << 40;
-constexpr uint64_t kWindowBytes = uint64_t{1} << 32;
-
 enum class LaneState : uint8_t {
   kRunning,
   kYielded,    // goes on after others had a turn
@@ -32,7 +25,7 @@ enum class LaneState : uint8_t {
 
 struct Place {
   uint8_t* at;
-  Space space;  // not generic
+  Space space;
 };
 
 class Lane {

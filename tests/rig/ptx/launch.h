@@ -27,13 +27,9 @@ struct LaunchShape {
 
 struct LaunchOptions {
   uint64_t seed = 1;  // for the order of blocks and threads
-  // The warps of a block run in some order, each as far as it can.
-  bool one_warp_ahead = false;
   // The blocks that take turns. A kernel whose blocks wait for others must work
   // with any number.
   uint32_t resident_blocks = 4;
-  // Loads and stores take time (in_flight.h), as long as the seed says.
-  bool delays = true;
   bool find_races = true;     // a data race is an error
   bool count_traffic = true;  // sectors and bank conflicts, which cost time
   rig::TensorCore tensor_core = rig::kToNearest;

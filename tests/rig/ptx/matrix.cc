@@ -55,10 +55,10 @@ void DecodeLoadMatrix(Modifiers& m, Instruction& i) {
   m.Expect("sync");
   m.Expect("aligned");
   m.Expect("m8n8");
-  static constexpr uint8_t kCounts[] = {1, 2, 4};
-  i.mode = kCounts[m.ExpectOneOf({"x1", "x2", "x4"})];
+  m.Expect("x4");
+  i.mode = 4;
   i.flag = m.Take("trans");
-  m.ExpectOneOf({"shared", "shared::cta"});
+  m.Expect("shared");
   m.Expect("b16");
   if (i.counts[0] != i.mode) Fail("ldmatrix: one register per matrix");
   i.run = &RunStop;

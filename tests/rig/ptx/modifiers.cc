@@ -49,13 +49,12 @@ int Modifiers::ExpectOneOf(std::initializer_list<std::string_view> list) {
 
 Type Modifiers::ExpectType() {
   static const std::map<std::string, Type> kTypes = {
-      {"pred", Type::kPred},    {"b8", Type::kB8},   {"u8", Type::kU8},
-      {"s8", Type::kS8},        {"b16", Type::kB16}, {"u16", Type::kU16},
-      {"s16", Type::kS16},      {"b32", Type::kB32}, {"u32", Type::kU32},
-      {"s32", Type::kS32},      {"b64", Type::kB64}, {"u64", Type::kU64},
-      {"s64", Type::kS64},      {"f16", Type::kF16}, {"bf16", Type::kBF16},
-      {"f32", Type::kF32},      {"f64", Type::kF64}, {"f16x2", Type::kF16x2},
-      {"bf16x2", Type::kBF16x2}};
+      {"pred", Type::kPred}, {"b8", Type::kB8},   {"u8", Type::kU8},
+      {"s8", Type::kS8},     {"b16", Type::kB16}, {"u16", Type::kU16},
+      {"s16", Type::kS16},   {"b32", Type::kB32}, {"u32", Type::kU32},
+      {"s32", Type::kS32},   {"b64", Type::kB64}, {"u64", Type::kU64},
+      {"s64", Type::kS64},   {"f16", Type::kF16}, {"f32", Type::kF32},
+      {"f64", Type::kF64}};
   const auto found = empty() ? kTypes.end() : kTypes.find(parts_[at_]);
   if (found == kTypes.end()) {
     Fail("unknown modifier or type '" +
@@ -66,22 +65,10 @@ Type Modifiers::ExpectType() {
 }
 
 Space Modifiers::TakeSpace() {
-  switch (TakeOneOf(
-      {"global", "shared", "shared::cta", "local", "param", "const"})) {
-    case 0:
-      return Space::kGlobal;
-    case 1:
-    case 2:
-      return Space::kShared;
-    case 3:
-      return Space::kLocal;
-    case 4:
-      return Space::kParam;
-    case 5:
-      return Space::kConst;
-    default:
-      return Space::kGeneric;
-  }
+  static constexpr Space kSpaces[] = {Space::kNone, Space::kGlobal,
+                                      Space::kShared, Space::kLocal,
+                                      Space::kParam};
+  return kSpaces[TakeOneOf({"global", "shared", "local", "param"}) + 1];
 }
 
 Scope Modifiers::ExpectScope() {
@@ -92,23 +79,6 @@ bool Modifiers::TakeLast(std::string_view modifier) {
   if (empty() || parts_.back() != modifier) return false;
   parts_.pop_back();
   return true;
-}
-
-bool Modifiers::TakeAnywhere(std::string_view modifier) {
-  const auto found = std::find(parts_.begin() + at_, parts_.end(), modifier);
-  if (found == parts_.end()) return false;
-  parts_.erase(found);
-  return true;
-}
-
-std::string Modifiers::TakePrefixAnywhere(std::string_view start) {
-  const auto found = std::find_if(
-      parts_.begin() + at_, parts_.end(),
-      [&](const std::string& part) { return part.rfind(start, 0) == 0; });
-  if (found == parts_.end()) return {};
-  std::string taken = *found;
-  parts_.erase(found);
-  return taken;
 }
 
 }  // namespace kvevict::ptx

@@ -30,15 +30,12 @@ class Modifiers {
   int ExpectOneOf(std::initializer_list<std::string_view> list);
   // Takes the next modifier, which must be a type.
   Type ExpectType();
-  // Takes the next modifier if it names a space; kGeneric if it does not.
+  // Takes the next modifier if it names a space; kNone if it does not.
   Space TakeSpace();
   // Takes the next modifier, which must be a scope.
   Scope ExpectScope();
   // Takes the last modifier if it is this one.
   bool TakeLast(std::string_view modifier);
-  bool TakeAnywhere(std::string_view modifier);
-  // Returns "" if no modifier has this start.
-  std::string TakePrefixAnywhere(std::string_view start);
 
   bool empty() const { return at_ == parts_.size(); }
 

@@ -18,9 +18,7 @@ Module::Module(std::string_view ptx, Memory& memory) : variables_{memory, {}} {
   version_ = syntax.version;
   target_ = syntax.target;
   for (const Variable& variable : syntax.variables) {
-    if (variable.space != Space::kGlobal && variable.space != Space::kConst) {
-      continue;
-    }
+    if (variable.space != Space::kGlobal) continue;
     if (IsNamedOnce(ptx, variable.name)) continue;
     const uint64_t address = memory.Allocate(variable.bytes);
     variables_.addresses[variable.name] = address;

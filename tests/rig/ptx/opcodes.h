@@ -17,7 +17,7 @@ struct Opcode {
   //   d destination, D destination or vector of them, q destination or
   //   destination|predicate (two slots), s source, S source or vector,
   //   p source predicate, may be negated, a address, x address or source,
-  //   l label, t branch table
+  //   l label
   const char* operands;
   void (*decode)(Modifiers&, Instruction&);
   uint32_t min_target = 0;  // 80: sm_80 and later

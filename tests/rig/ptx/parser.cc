@@ -28,7 +28,6 @@ std::optional<Space> SpaceOf(std::string_view word) {
   if (word == ".global") return Space::kGlobal;
   if (word == ".shared") return Space::kShared;
   if (word == ".local") return Space::kLocal;
-  if (word == ".const") return Space::kConst;
   if (word == ".param") return Space::kParam;
   return std::nullopt;
 }
@@ -125,20 +124,13 @@ class Parser {
       if (TakeNumber() != 64) FailAt(line, "only 64-bit addresses");
     } else if (word == ".file") {
       SkipLine();
-    } else if (word == ".section") {
-      SkipSection();
     } else {
       ParseDefinition();
     }
   }
 
-  void SkipSection() {
-    while (!TakeIf("{")) Take();
-    while (!TakeIf("}")) Take();
-  }
-
   void ParseDefinition() {
-    while (TakeIf(".visible") || TakeIf(".weak") || TakeIf(".extern")) {
+    while (TakeIf(".visible") || TakeIf(".extern")) {
     }
     if (Peek().text == ".entry") {
       ParseEntry();
@@ -209,9 +201,9 @@ class Parser {
     const std::string word = TakeWord();
     uint64_t product = TakeNumber();
     while (TakeIf(",")) product *= TakeNumber();
-    if (word == ".maxntid" || word == ".reqntid") {
+    if (word == ".maxntid") {
       function_.max_threads = product;
-    } else if (word != ".minnctapersm" && word != ".maxnreg") {
+    } else if (word != ".minnctapersm") {
       FailHere("unknown directive '" + word + "'");
     }
   }
@@ -275,14 +267,6 @@ class Parser {
   void ParseLabel() {
     const std::string name = TakeWord();
     Expect(":");
-    if (TakeIf(".branchtargets")) {
-      std::vector<std::string>& targets = function_.branch_targets[name];
-      do {
-        targets.push_back(TakeWord());
-      } while (TakeIf(","));
-      Expect(";");
-      return;
-    }
     const auto index = static_cast<uint32_t>(function_.statements.size());
     if (!function_.labels.emplace(name, index).second) {
       FailHere("label " + name + " twice");

@@ -33,14 +33,7 @@ struct Statement {
   std::vector<Operand> operands;
 };
 
-enum class Space : uint8_t {
-  kGeneric,
-  kGlobal,
-  kShared,
-  kLocal,
-  kParam,
-  kConst
-};
+enum class Space : uint8_t { kNone, kGlobal, kShared, kLocal, kParam };
 
 struct Variable {
   std::string name;
@@ -60,7 +53,6 @@ struct Function {
   std::unordered_set<std::string> registers;
   std::vector<Statement> statements;
   std::map<std::string, uint32_t> labels;  // -> index of a statement
-  std::map<std::string, std::vector<std::string>> branch_targets;
 };
 
 struct Syntax {

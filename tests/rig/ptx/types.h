@@ -24,9 +24,6 @@ enum class Type : uint8_t {
   kU64,
   kS64,
   kF16,
-  kBF16,
-  kF16x2,
-  kBF16x2,
   kF32,
   kF64
 };
