@@ -80,15 +80,19 @@ ListCounts WrittenSlots(const Move& move, bool reads_counts) {
   return n;
 }
 
-Status CheckDestination(const Move& move, bool on_host, bool reads_counts) {
+// Notes how rows change on their way to it.
+Status CheckDestination(const Move& move, bool on_host, bool reads_counts,
+                        MoveJob* out) {
   if (!move.has_destination) return Status();
   if (uint64_t{move.first_slot} + move.keep.count > INT32_MAX) {
     return InvalidArgument("first_slot %u + keep.count %u > %d",
                            move.first_slot, move.keep.count, INT32_MAX);
   }
-  return kvevict::CheckDestination(move.view, move.destination,
-                                   WrittenSlots(move, reads_counts),
-                                   move.first_slot, on_host);
+  KV_RETURN_IF_ERROR(kvevict::CheckDestination(move.view, move.destination,
+                                               WrittenSlots(move, reads_counts),
+                                               move.first_slot, on_host));
+  out->change = ChangeOf(move.view, move.destination);
+  return Status();
 }
 
 // Makes the job that moves rows of a view of which `tokens` slots will be
@@ -181,13 +185,10 @@ Status CheckMove(const Context& context, const Move& move, CheckList check,
   KV_RETURN_IF_ERROR(
       CheckCounts(context, "keep.counts", keep.count, keep.n_lists));
   const bool on_host = context.backend().on_host;
-  KV_RETURN_IF_ERROR(CheckDestination(move, on_host, on_host));
+  KV_RETURN_IF_ERROR(CheckDestination(move, on_host, on_host, out));
   if (!move.has_destination && keep.count.most > 0) {
     const Status status = CheckNotShared(move.view, move.first_slot);
     if (!status.ok()) return Prefixed(status, "view: ");
-  }
-  if (move.has_destination) {
-    out->change = ChangeOf(move.view, move.destination);
   }
   if (move.keeps_all) return Status();
   const uint32_t n_recent =
@@ -277,7 +278,7 @@ Status SizedJobs(std::span<const Move> moves, MoveJobs* out) {
         moves[i],
         static_cast<uint32_t>(std::min<uint64_t>(n_slots, UINT32_MAX)), false,
         "first_slot + keep.count", &out->jobs[i]));
-    KV_RETURN_IF_ERROR(CheckDestination(moves[i], false, false));
+    KV_RETURN_IF_ERROR(CheckDestination(moves[i], false, false, &out->jobs[i]));
     out->jobs[i].keep = KeepLists::Packed(nullptr, keep.n_lists, keep.count);
     if (!moves[i].merge.Merges()) continue;
     KV_RETURN_IF_ERROR(CheckSlots(moves[i], "n_tokens", moves[i].n_tokens));
