@@ -6,6 +6,7 @@
 
 #include "kvevict/attention.h"
 #include "tests/capi/support/cache_trials.h"
+#include "tests/capi/support/device.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 #include "tests/oracle/attention.h"
@@ -160,6 +161,10 @@ static void ExpectAttended(const scene* s) {
   const question* q = &s->q;
   const kvevict_view* view = &s->cache->view;
   const int has_v = spec->v_head_dim != 0;
+  /* CUDA's powers of 2 and logarithms are off by 2 ulp. */
+  const double more = test_on_cuda() ? 2.0 : 1.0;
+  const double beside = test_on_cuda() ? 1e-6 : 0.0;
+  double largest = 0.0;
   const int has_biases =
       view->n_companions > 0 && view->companions[0].role == KVEVICT_ROLE_BIAS;
   const uint32_t n = q->n_tokens;
@@ -183,6 +188,7 @@ static void ExpectAttended(const scene* s) {
       for (uint32_t e = 0; e < s->v_dim; ++e) {
         values[t * s->v_dim + e] =
             test_cache_get(s->cache, has_v ? &view->v : &view->k, t, h, e);
+        largest = fmax(largest, fabs((double)values[t * s->v_dim + e]));
       }
     }
     const int is_shared = q->n_sum_heads == spec->n_kv_heads;
@@ -192,26 +198,31 @@ static void ExpectAttended(const scene* s) {
         for (uint32_t e = 0; e < spec->k_head_dim; ++e) {
           query[e] = test_load(q->q_dtype, ElementOf(&s->queries, g, i, e));
         }
-        const oracle_query in = {.query = query,
-                                 .keys = keys,
-                                 .values = values,
-                                 .n_tokens = held,
-                                 .k_dim = spec->k_head_dim,
-                                 .v_dim = s->v_dim,
-                                 .value_stride = s->v_dim,
-                                 .slot = (int64_t)held - q->n_queries + i,
-                                 .window = q->window,
-                                 .non_causal = (int)q->non_causal,
-                                 .scale = q->scale == 0.0f
-                                              ? 1.0 / sqrt(spec->k_head_dim)
-                                              : (double)q->scale,
-                                 .softcap = (double)q->softcap,
-                                 .sink = q->has_sinks ? &s->sinks[g] : NULL,
-                                 .biases = has_biases ? biases : NULL};
+        oracle_query in = {.query = query,
+                           .keys = keys,
+                           .values = values,
+                           .n_tokens = held,
+                           .k_dim = spec->k_head_dim,
+                           .v_dim = s->v_dim,
+                           .value_stride = s->v_dim,
+                           .slot = (int64_t)held - q->n_queries + i,
+                           .window = q->window,
+                           .non_causal = (int)q->non_causal,
+                           .scale = q->scale == 0.0f
+                                        ? 1.0 / sqrt(spec->k_head_dim)
+                                        : (double)q->scale,
+                           .softcap = (double)q->softcap,
+                           .sink = q->has_sinks ? &s->sinks[g] : NULL,
+                           .biases = has_biases ? biases : NULL};
         oracle_attended want = {.out = out,
                                 .out_tolerance = out + s->v_dim,
                                 .weights = weights + 2 * n,
                                 .weight_tolerance = weights + 3 * n};
+        const test_attend_errors errors = test_errors_of((test_attend_shape){
+            q->q_dtype, spec->k_dtype, has_v ? spec->v_dtype : spec->k_dtype,
+            spec->k_head_dim, s->v_dim, n});
+        in.dot_error = errors.dot;
+        in.value_error = errors.value;
         oracle_attend(&in, &want);
         for (uint32_t t = 0; t < held; ++t) {
           weights[t] += want.weights[t];
@@ -221,13 +232,16 @@ static void ExpectAttended(const scene* s) {
           const float got =
               test_load(q->out_dtype, ElementOf(&s->out, g, i, e));
           ExpectClose((double)got, out[e],
-                      want.out_tolerance[e] + StoredBound(q->out_dtype, out[e]),
+                      more * want.out_tolerance[e] +
+                          errors.lost_weight * held * largest +
+                          StoredBound(q->out_dtype, out[e]),
                       "out", g, i, e);
         }
         if (!q->has_lse) continue;
         float lse;
         memcpy(&lse, ElementOf(&s->lse, g, i, 0), sizeof lse);
-        ExpectClose((double)lse, want.lse, want.lse_tolerance, "lse", g, i, 0);
+        ExpectClose((double)lse, want.lse, want.lse_tolerance + beside, "lse",
+                    g, i, 0);
       }
       if (q->n_sum_heads == 0) continue;
       if (is_shared && g % q->group != q->group - 1) continue;
@@ -236,8 +250,10 @@ static void ExpectAttended(const scene* s) {
       for (uint32_t t = 0; t < n; ++t) {
         float got;
         memcpy(&got, ElementOf(&s->sums, row, t, 0), sizeof got);
-        ExpectClose((double)got, weights[t],
-                    weights[n + t] + rounding * weights[t], "sums", row, t, 0);
+        ExpectClose(
+            (double)got, weights[t],
+            more * weights[n + t] + (rounding + 3 * beside) * weights[t],
+            "sums", row, t, 0);
       }
       memset(weights, 0, sizeof(double) * 2 * n);
     }
@@ -251,9 +267,8 @@ static void ExpectAttended(const scene* s) {
 }
 
 static void* Workspace(size_t n_bytes) {
-  const size_t n = (n_bytes + 63) / 64 * 64 + 64;
-  uint8_t* memory = aligned_alloc(64, n);
-  memset(memory, 0xff, n);
+  uint8_t* memory = test_workspace_memory(n_bytes);
+  memset(memory, 0xff, n_bytes + 64);
   return memory;
 }
 
@@ -394,6 +409,7 @@ Test(attend, sizes_around_tiles) {
   static const uint32_t dims[] = {16, 40, 64, 128};
   test_random random = test_random_start("attend sizes");
   for (uint32_t turn = 0; turn < 96; ++turn) {
+    if (!test_runs(turn)) continue;
     const test_any_context with = test_draw_context(&random);
     const uint32_t n_tokens = sizes[turn % 8];
     const uint32_t dim = dims[(turn + turn / 8) % 4];
@@ -423,6 +439,7 @@ Test(attend, long_caches_and_prompts) {
     test_layout layout;
     uint32_t n_heads, n_tokens, dim, group, n_queries, window;
   } cases[] = {
+      {TEST_HEAD_MAJOR, 1, 1100, 32, 2, 1, 0},
       {TEST_TOKEN_MAJOR, 8, 1100, 64, 4, 1, 0},
       {TEST_TOKEN_MAJOR, 8, 1100, 64, 1, 2, 300},
       {TEST_HEAD_MAJOR, 1, 4201, 128, 8, 1, 0},
@@ -432,6 +449,7 @@ Test(attend, long_caches_and_prompts) {
   };
   test_random random = test_random_start("attend long");
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+    if (i > 0 && !test_runs((uint32_t)i)) continue;
     test_cache* cache = MakeCache(cases[i].layout, cases[i].n_heads,
                                   cases[i].n_tokens, cases[i].dim, cases[i].dim,
                                   KVEVICT_DTYPE_F32, i % 2 == 0, &random);

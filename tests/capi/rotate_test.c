@@ -6,6 +6,7 @@
 #include "kvevict/edit.h"
 #include "kvevict/experimental.h"
 #include "tests/capi/support/cache_trials.h"
+#include "tests/capi/support/device.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/hooks.h"
 #include "tests/capi/support/plan.h"
@@ -191,6 +192,7 @@ Test(rotate, every_layout_and_dtype_turns_as_long_double_says) {
   test_random random = test_random_start("rotate layouts");
   test_try_layouts_and_dtypes(6, &random, TryCache);
   for (uint32_t i = 0; i < 120; ++i) { /* with more pairs */
+    if (!test_runs(i)) continue;
     const test_cache_spec spec = {
         .layout = i % TEST_N_LAYOUTS,
         .n_kv_heads = 1,

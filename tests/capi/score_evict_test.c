@@ -142,7 +142,7 @@ static bool Live(const char* kind, bool has_chunks, test_random* random,
   const oracle_policy p = oracle_policy_from(policy);
   if (test_has_window(&p) && p.window > 20) return false;
   if (p.sink + p.recent + p.window > 40) return false;
-  test_signals* s = test_signals_create(policy, kLayers, kMost, random);
+  test_signals* s = test_signals_create(policy, kLayers, kMost, false, random);
   const uint32_t n_heads = s->m->spec.n_kv_heads;
   static held before;
   for (int round = 0; round < (at_end ? 1 : 3); ++round) {

@@ -20,27 +20,22 @@ struct Effort {
   uint32_t times;         // as many random cases, and long lives
 };
 
-// The doors and evictions of a whole model, over dtypes, layouts and policies.
-void CheckDoors(const Gpu& gpu, const Effort& effort, Report* report);
+// Random cases of tests/capi, against the oracle or a naive loop, in the process's own
+// memory. A GPU that cannot read it runs none and says so.
+void CheckScores(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckAttention(const Gpu& gpu, const Effort& effort, Report* report);
-// Scores of window attention, sums of attention, and those within chunks.
-void CheckWindows(const Gpu& gpu, const Effort& effort, Report* report);
-// Redundancy and merging, where cosines are next to thresholds.
-void CheckNearKeys(const Gpu& gpu, const Effort& effort, Report* report);
+void CheckMoves(const Gpu& gpu, const Effort& effort, Report* report);
+void CheckLives(const Gpu& gpu, const Effort& effort, Report* report);
+void CheckPages(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report);
-// Evictions that fit values.
-void CheckFits(const Gpu& gpu, const Effort& effort, Report* report);
 // Several runs give the same bytes.
 void CheckDeterminism(const Gpu& gpu, const Effort& effort, Report* report);
-// Random models of every policy through lives of sequences: layers that differ, sums
-// that sequences add up, tables that lose entries, graphs that are captured once.
-void CheckRandom(const Gpu& gpu, const Effort& effort, Report* report);
 // Many sequences in one call, and then each under another plan.
 void CheckBatches(const Gpu& gpu, const Effort& effort, Report* report);
-// Quantized rows, made, scored and attended to.
-void CheckCodes(const Gpu& gpu, const Effort& effort, Report* report);
-// Random lives of sequences in a paged cache.
-void CheckPaged(const Gpu& gpu, const Effort& effort, Report* report);
+// Redundancy and merging, where cosines are next to thresholds.
+void CheckNearKeys(const Gpu& gpu, const Effort& effort, Report* report);
+// Rows whose elements, scales or minima kernels cannot load.
+void CheckAlignment(const Gpu& gpu, const Effort& effort, Report* report);
 // One sequence on several streams.
 void CheckStreams(const Gpu& gpu, const Effort& effort, Report* report);
 // A plan can do what it says, for odd shapes and layouts too.
@@ -59,21 +54,20 @@ struct Part {
 };
 
 inline constexpr Part kParts[] = {
-    {"doors", CheckDoors},
+    {"scores", CheckScores},
     {"attention", CheckAttention},
-    {"windows", CheckWindows},
+    {"moves", CheckMoves},
+    {"lives", CheckLives},
+    {"pages", CheckPages},
     {"near_keys", CheckNearKeys},
+    {"alignment", CheckAlignment},
     {"capabilities", CheckCapabilities},
     {"calibration", CheckCalibration},
     {"evictions", CheckEvictions},
-    {"fits", CheckFits},
     {"determinism", CheckDeterminism},
     {"acceptance", CheckAcceptance},
     {"streams", CheckStreams},
     {"batches", CheckBatches},
-    {"paged", CheckPaged},
-    {"codes", CheckCodes},
-    {"random", CheckRandom},
 };
 
 inline std::vector<std::string> PartNames() {

@@ -66,6 +66,16 @@ int Gpu::sm() const {
   return device.sm;
 }
 
+bool Gpu::ReadsProcessMemory() const {
+  constexpr auto kPageableMemoryAccess =
+      static_cast<cuda::CUdevice_attribute>(88);
+  int reads = 0;
+  Check(driver(),
+        driver().cuDeviceGetAttribute(&reads, kPageableMemoryAccess, device_),
+        "cuDeviceGetAttribute");
+  return reads != 0;
+}
+
 kvevict_context_options Gpu::ContextOptions() const {
   kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
   options.device = KVEVICT_DEVICE_CUDA;

@@ -40,6 +40,8 @@ class Gpu {
   const Libraries& libraries() const { return libraries_; }
   std::string name() const;
   int sm() const;
+  // Whether kernels may read and write any memory of the process.
+  bool ReadsProcessMemory() const;
 
   // Options of a kvevict context on this GPU.
   kvevict_context_options ContextOptions() const;

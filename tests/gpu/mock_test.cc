@@ -146,8 +146,12 @@ void ExpectNoProblems(Report* report) {
 
 // Those in which every kernel runs and failures are not meant.
 constexpr std::string_view kPartsForMutants[] = {
-    "doors", "attention", "windows", "near_keys", "calibration", "evictions",
-    "fits",  "codes",     "batches", "paged",     "random"};
+    "scores",      "attention", "moves",   "lives", "near_keys",
+    "calibration", "evictions", "batches", "pages"};
+
+// Those that need the process's own memory.
+constexpr std::string_view kPartsOfCases[] = {"mutants", "scores", "attention",
+                                              "moves",   "lives",  "pages"};
 
 struct Options {
   std::string part;
@@ -176,6 +180,7 @@ int Run(const Options& options) {
   settings.driver_version = std::max(settings.driver_version, nvrtc.version());
   settings.compute_capability = options.before_80 ? 71 : kNewerThanAnyNvrtc;
   settings.count_traffic = false;
+  settings.host_memory = std::ranges::count(kPartsOfCases, options.part) > 0;
   settings.tensor_core = *options.tensor_core;
   if (options.with_mutants) {
     settings.instead_of = [](const std::string& ptx) {

@@ -132,13 +132,14 @@ double oracle_element(const kvevict_view* view, const kvevict_plane* plane,
   for (uint32_t b = 0; b < row.size(); ++b) {
     row[b] = *oracle_row_byte(view, plane, token, head, b);
   }
+  const double code = oracle_code(plane->dtype, row.data(), plane->head_dim, e);
   const bool is_value = plane == &view->v;
+  if (!is_value && plane != &view->k) return code;  // a companion's number
   const double scale = NumberOf(
       *view, is_value ? KVEVICT_ROLE_VALUE_SCALE : KVEVICT_ROLE_KEY_SCALE,
       token, head, 1.0);
   const double minimum = NumberOf(
       *view, is_value ? KVEVICT_ROLE_VALUE_MINIMUM : KVEVICT_ROLE_KEY_MINIMUM,
       token, head, -0.0);  // adds nothing, not even to -0
-  return oracle_code(plane->dtype, row.data(), plane->head_dim, e) * scale +
-         minimum;
+  return code * scale + minimum;
 }

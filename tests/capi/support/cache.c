@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kvevict/experimental.h"
+#include "tests/capi/support/device.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 #include "tests/oracle/compact.h"
@@ -107,6 +108,11 @@ static void SetType(kvevict_plane* plane, kvevict_dtype dtype, uint32_t dim) {
   }
 }
 
+/* A block and a gap behind it. CUDA loads 16 bytes at once if addresses find them. */
+static int64_t BlockBytes(const test_cache_spec* spec, int64_t rows) {
+  return HasAddresses(spec) ? test_whole(rows + 9) : rows + test_gap(9);
+}
+
 /* Lays keys and companions out in groups that fill 16 bytes if they can, and values
  * element by element. */
 static size_t LayOutVectorised(const test_cache_spec* spec,
@@ -168,14 +174,15 @@ static size_t LayOut(const test_cache_spec* spec, kvevict_plane* plane,
       }
       return (size_t)(heads * tokens * row);
     case TEST_PADDED:
-      plane->head_stride_bytes = row + 3;
-      plane->token_stride_bytes = heads * (row + 3) + 5;
-      plane->data = 1;
-      return (size_t)(1 + tokens * plane->token_stride_bytes);
+      plane->head_stride_bytes = row + test_gap(3);
+      plane->token_stride_bytes =
+          heads * plane->head_stride_bytes + test_gap(5);
+      plane->data = (uint64_t)test_gap(1);
+      return (size_t)(test_gap(1) + tokens * plane->token_stride_bytes);
     case TEST_PAGED_3_OF_HEADS:
     case TEST_PAGES_3_OF_HEADS:
       plane->token_stride_bytes = row;
-      plane->block_stride_bytes = block * row + 9;
+      plane->block_stride_bytes = BlockBytes(spec, block * row);
       return 2 * TableCount(spec) * BlockCount(spec) *
              (size_t)plane->block_stride_bytes;
     case TEST_PAGED_1:
@@ -187,7 +194,7 @@ static size_t LayOut(const test_cache_spec* spec, kvevict_plane* plane,
     case TEST_RING_PAGED_3:
       plane->head_stride_bytes = row;
       plane->token_stride_bytes = heads * row;
-      plane->block_stride_bytes = block * heads * row + 9;
+      plane->block_stride_bytes = BlockBytes(spec, block * heads * row);
       return 2 * TableCount(spec) * BlockCount(spec) *
              (size_t)plane->block_stride_bytes;
     case TEST_PAGED_16_BY_HEAD:
@@ -206,8 +213,8 @@ static size_t LayOut(const test_cache_spec* spec, kvevict_plane* plane,
 static size_t LayOutTogether(const test_cache_spec* spec, kvevict_plane* k,
                              kvevict_plane* v) {
   const int64_t heads = spec->n_kv_heads;
-  const int64_t k_row = oracle_row_bytes(k);
-  const int64_t v_row = oracle_row_bytes(v);
+  const int64_t k_row = test_whole(oracle_row_bytes(k));
+  const int64_t v_row = test_whole(oracle_row_bytes(v));
   k->head_stride_bytes = k_row;
   v->head_stride_bytes = v_row;
   k->token_stride_bytes = v->token_stride_bytes = heads * (k_row + v_row);
@@ -222,20 +229,20 @@ static void AddNumbers(test_cache* cache, kvevict_role role, size_t* end) {
   plane->role = role;
   const size_t n = LayOut(&cache->spec, plane, false);
   plane->data += *end;
-  *end += n + kGuardBytes;
+  *end += (size_t)test_whole((int64_t)n) + kGuardBytes;
 }
 
 /* Lays a cache out within pages. */
 static size_t LayOutInPages(const test_cache_spec* spec, kvevict_plane* k,
                             kvevict_plane* v) {
   const int64_t rows = BlockSize(spec->layout) * (int64_t)spec->n_kv_heads;
-  k->head_stride_bytes = oracle_row_bytes(k);
-  v->head_stride_bytes = oracle_row_bytes(v);
+  k->head_stride_bytes = test_whole(oracle_row_bytes(k));
+  v->head_stride_bytes = test_whole(oracle_row_bytes(v));
   k->token_stride_bytes = spec->n_kv_heads * k->head_stride_bytes;
   v->token_stride_bytes = spec->n_kv_heads * v->head_stride_bytes;
   v->data = (uint64_t)(rows * k->head_stride_bytes);
   k->block_stride_bytes = v->block_stride_bytes =
-      rows * (k->head_stride_bytes + v->head_stride_bytes) + 9;
+      BlockBytes(spec, rows * (k->head_stride_bytes + v->head_stride_bytes));
   return 2 * BlockCount(spec) * (size_t)k->block_stride_bytes;
 }
 
@@ -372,15 +379,15 @@ test_cache* test_cache_create(const test_cache_spec* spec,
                               : LayOutTogether(spec, &view->k, &view->v);
     view->k.data += end;
     view->v.data += end;
-    end += n + kGuardBytes;
+    end += (size_t)test_whole((int64_t)n) + kGuardBytes;
   } else {
     const size_t n = LayOut(spec, &view->k, false);
     view->k.data += end;
-    end += n + kGuardBytes;
+    end += (size_t)test_whole((int64_t)n) + kGuardBytes;
     if (spec->v_head_dim > 0) {
       const size_t m = LayOut(spec, &view->v, true);
       view->v.data += end;
-      end += m + kGuardBytes;
+      end += (size_t)test_whole((int64_t)m) + kGuardBytes;
     }
   }
   for (uint32_t i = 0; i < spec->n_companions; ++i) {
@@ -389,7 +396,7 @@ test_cache* test_cache_create(const test_cache_spec* spec,
             i == 0 ? 1 : 5);
     const size_t n = LayOut(spec, plane, false);
     plane->data += end;
-    end += n + kGuardBytes;
+    end += (size_t)test_whole((int64_t)n) + kGuardBytes;
   }
   const kvevict_dtype_info k = test_dtype_info(spec->k_dtype);
   const kvevict_dtype_info v = test_dtype_info(spec->v_dtype);

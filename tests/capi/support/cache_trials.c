@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "tests/capi/support/device.h"
 #include "tests/capi/support/floats.h"
 
 void test_try_spec(const test_cache_spec* spec, test_random* random,
@@ -22,10 +23,12 @@ void test_try_spec(const test_cache_spec* spec, test_random* random,
 
 void test_try_layouts_and_dtypes(int n_rounds, test_random* random,
                                  test_try_cache* try) {
+  uint32_t i = 0;
   for (int round = 0; round < n_rounds; ++round) {
     for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
       for (kvevict_dtype k = KVEVICT_DTYPE_OPAQUE; k <= KVEVICT_DTYPE_BF16;
            ++k) {
+        if (!test_runs(i++)) continue;
         const test_cache_spec spec = {
             (test_layout)layout,
             test_random_between(random, 1, 4),
@@ -42,9 +45,11 @@ void test_try_layouts_and_dtypes(int n_rounds, test_random* random,
 }
 
 void test_try_quantized(test_random* random, test_try_cache* try) {
+  uint32_t i = 0;
   for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
     for (kvevict_dtype k = KVEVICT_DTYPE_FP8_E4M3; k <= test_last_dtype();
          ++k) {
+      if (!test_runs(i++)) continue;
       const test_cache_spec spec = {
           (test_layout)layout,
           test_random_between(random, 1, 3),

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kvevict/experimental.h"
+#include "tests/capi/support/device.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/plan.h"
 #include "tests/capi/support/policies.h"
@@ -77,7 +78,7 @@ static void ScoreByDoor(const test_model* m, uint32_t layer,
   EXPECT_OK(kvevict_plan_create(m->context, &geometry, policy, NULL, &plan));
   const size_t bytes =
       test_workspace(plan, KVEVICT_OPERATION_SCORE, n).best_bytes;
-  void* const workspace = aligned_alloc(64, bytes / 64 * 64 + 64);
+  void* const workspace = test_workspace_memory(bytes);
   float* const scores = malloc(sizeof *scores * heads * n);
   const kvevict_plane queries =
       test_model_queries(m, layer, m->n_seen > window ? m->n_seen - window : 0);

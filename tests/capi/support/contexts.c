@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "kvevict/experimental.h"
+#include "tests/capi/support/device.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/hooks.h"
 
@@ -23,21 +24,32 @@ bool test_is_fused(const char* simd) {
   return strstr(simd, "SSE") == NULL && strcmp(simd, "WASM") != 0;
 }
 
+static test_any_context all[kMostTargets];
+static test_runner runners[kMostTargets][TEST_MOST_THREADS];
+static uint32_t n;
+
+void test_forget_contexts(void) {
+  while (n > 0) {
+    for (int i = 0; i < TEST_MOST_THREADS; ++i) {
+      kvevict_context_destroy(all[n - 1].of_threads[i]);
+    }
+    all[--n].simd = NULL;
+  }
+}
+
 test_any_context test_draw_context(test_random* random) {
-  static test_any_context all[kMostTargets];
-  static test_runner runners[kMostTargets][TEST_MOST_THREADS];
-  static uint32_t n;
   const char* simd;
   for (uint32_t t = 0; all[0].simd == NULL || t > 0; ++t) {
     if ((simd = kvevict_simd_target_at(t)) == NULL) break;
-    if (!IsWanted(simd)) continue;
+    if (test_on_cuda() ? t > 0 : !IsWanted(simd)) continue;
     test_any_context* const c = &all[n];
-    c->simd = simd;
-    c->is_fused = test_is_fused(simd);
+    c->simd = test_on_cuda() ? "CUDA" : simd;
+    c->is_fused = test_is_fused(c->simd);
     for (uint32_t i = 0; i < TEST_MOST_THREADS; ++i) {
       kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
       options.simd_target = simd;
       test_runner_install(&runners[n][i], i + 1, &options);
+      test_use_device(&options);
       EXPECT_OK(kvevict_context_create(&options, &c->of_threads[i]));
     }
     ++n;

@@ -7,6 +7,10 @@
 #include "kvevict/kvevict.h"
 #include "tests/capi/support/random.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { TEST_MOST_THREADS = 4 };
 
 typedef struct test_any_context {
@@ -20,10 +24,17 @@ typedef struct test_any_context {
  * SVE": emulated CPUs are slow. */
 test_any_context test_draw_context(test_random* random);
 
+/* Destroys them. */
+void test_forget_contexts(void);
+
 /* Draws the name of one of them. */
 const char* test_draw_target(test_random* random);
 
 /* Whether this target multiplies and adds at once. */
 bool test_is_fused(const char* simd);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif /* KVEVICT_TESTS_CAPI_SUPPORT_CONTEXTS_H_ */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "kvevict/kvevict.h"
+#include "tests/capi/support/device.h"
 
 /* cr_assert() reports to another process even when it holds, which in loops
  * takes longer than the test. This reports only failures. */
@@ -19,6 +20,7 @@
 #define EXPECT_OK(call)                                                       \
   do {                                                                        \
     const kvevict_status expect_status = (call);                              \
+    test_wait();                                                              \
     EXPECT(expect_status == KVEVICT_OK, "%s: %s: %s", #call,                  \
            kvevict_status_name(expect_status), kvevict_last_error_message()); \
   } while (0)

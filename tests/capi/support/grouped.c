@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/capi/support/device.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 #include "tests/oracle/quantize.h"
@@ -66,11 +67,11 @@ static kvevict_plane MakePlane(test_grouped* c, kvevict_dtype dtype,
   plane.group_tokens = group;
   plane.token_stride_bytes = s->by_heads ? row : row * s->n_heads;
   plane.head_stride_bytes = s->by_heads ? row * n_rows : row;
-  if (paged) plane.block_stride_bytes = row * s->n_heads * n_rows + 3;
+  if (paged) plane.block_stride_bytes = row * s->n_heads * n_rows + test_gap(3);
   plane.data = c->n_bytes; /* an offset so far */
-  c->n_bytes +=
-      5 + (size_t)(paged ? TEST_GROUPED_BLOCKS * plane.block_stride_bytes
-                         : row * s->n_heads * n_rows);
+  c->n_bytes += (size_t)test_whole(
+      5 + (paged ? TEST_GROUPED_BLOCKS * plane.block_stride_bytes
+                 : row * s->n_heads * n_rows));
   return plane;
 }
 

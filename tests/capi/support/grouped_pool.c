@@ -6,6 +6,7 @@
 #include "kvevict/batch.h"
 #include "kvevict/experimental.h"
 #include "kvevict/paged.h"
+#include "tests/capi/support/device.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 #include "tests/capi/support/grouped_rows.h"
@@ -243,13 +244,13 @@ void test_pool_begin(test_pool* s, test_random* random, const char* policy,
   s->options = (kvevict_paged_cache_options)KVEVICT_PAGED_CACHE_OPTIONS_INIT;
   s->options.layout = (kvevict_block_layout)test_random_below(random, 2);
   (is_plain ? DrawPlain : DrawOptions)(s);
-  EXPECT_OK(kvevict_context_create(NULL, &s->context));
+  s->context = test_device_context();
   s->plan = PlanOf(s->context, policy, s->dim, s->dtype);
   CreateCache(s, test_random_coin(random));
   const kvevict_workspace size =
       test_workspace(s->plan, KVEVICT_OPERATION_EVICT, 0);
   s->workspace_bytes = size.best_bytes;
-  s->workspace = aligned_alloc(64, (size.best_bytes + 127) / 64 * 64);
+  s->workspace = test_workspace_memory(size.best_bytes);
 }
 
 void test_pool_remove(test_pool* s, uint32_t i) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kvevict/batch.h"
+#include "tests/capi/support/device.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 #include "tests/capi/support/inputs.h"
@@ -434,7 +435,7 @@ test_life* test_life_begin(const char* policy, bool is_ragged, bool is_paged,
     options.head_budgets = kHeadBudgets;
     options.head_budgets_len = TEST_LIFE_LAYERS * TEST_LIFE_HEADS;
   }
-  EXPECT_OK(kvevict_context_create(NULL, &a->context));
+  a->context = test_device_context();
   EXPECT_OK(kvevict_plan_create(a->context, &geometry, test_policy(policy),
                                 &options, &a->plan));
   const oracle_policy p = oracle_policy_of(test_policy(policy));
@@ -444,7 +445,7 @@ test_life* test_life_begin(const char* policy, bool is_ragged, bool is_paged,
   kvevict_workspace w = KVEVICT_WORKSPACE_INIT;
   EXPECT_OK(kvevict_plan_workspace(a->plan, KVEVICT_OPERATION_EVICT, 0, &w));
   a->workspace_bytes = w.best_bytes;
-  a->workspace = aligned_alloc(256, w.best_bytes / 256 * 256 + 256);
+  a->workspace = test_workspace_memory(w.best_bytes);
   for (uint32_t l = 0; !is_paged && l < TEST_LIFE_LAYERS; ++l) {
     const test_cache_spec spec = {
         layout,        TEST_LIFE_HEADS,   TEST_LIFE_SLOTS, a->dtype,

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/capi/support/device.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/plan.h"
 #include "tests/capi/support/policies.h"
@@ -122,6 +123,7 @@ void test_mixed_open(test_mixed* m, const char* policy_text,
   }
   kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
   test_runner_install(&m->runner, test_random_between(random, 1, 4), &options);
+  test_use_device(&options);
   EXPECT_OK(kvevict_context_create(&options, &m->context));
   kvevict_geometry geometry =
       test_geometry(m->n_layers, TEST_MIXED_TOKENS, m->layers);
@@ -135,8 +137,7 @@ void test_mixed_open(test_mixed* m, const char* policy_text,
   EXPECT_OK(kvevict_sequence_begin_observing(m->sequence, NULL, 0));
   m->workspace_bytes =
       test_workspace(m->plan, KVEVICT_OPERATION_EVICT, 0).best_bytes;
-  m->workspace =
-      aligned_alloc(64, (m->workspace_bytes + kGuardBytes + 63) / 64 * 64);
+  m->workspace = test_workspace_memory(m->workspace_bytes + kGuardBytes);
 }
 
 void test_mixed_destroy(test_mixed* m) {

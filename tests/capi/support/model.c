@@ -5,6 +5,7 @@
 
 #include "kvevict/batch.h"
 #include "kvevict/experimental.h"
+#include "tests/capi/support/device.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 #include "tests/capi/support/plan.h"
@@ -12,7 +13,7 @@
 #include "tests/oracle/compact.h"
 #include "tests/oracle/policy.h"
 
-enum { kGuardBytes = 4096, kAlignment = 64 };
+enum { kGuardBytes = 4096 };
 
 test_model_spec test_small_model(const char* policy) {
   return (test_model_spec){.policy = policy,
@@ -76,9 +77,8 @@ static void FillQueries(test_model* model, uint32_t layer,
 static void CreateWorkspace(test_model* model) {
   model->workspace_bytes =
       test_workspace(model->plan, KVEVICT_OPERATION_EVICT, 0).best_bytes;
-  const size_t rounded = (model->workspace_bytes + kGuardBytes + kAlignment) /
-                         kAlignment * kAlignment;
-  model->workspace = aligned_alloc(kAlignment, rounded);
+  model->workspace =
+      test_workspace_memory(model->workspace_bytes + kGuardBytes);
 }
 
 static void CreateHandles(test_model* model) {
@@ -87,6 +87,7 @@ static void CreateHandles(test_model* model) {
   test_allocator_install(&model->allocator, &options);
   test_runner_install(&model->runner, s->n_threads == 0 ? 1 : s->n_threads,
                       &options);
+  test_use_device(&options);
   model->context = s->context;
   if (s->context == NULL) {
     EXPECT_OK(kvevict_context_create(&options, &model->context));

@@ -2,10 +2,11 @@
 
 #include <stdlib.h>
 
+#include "tests/capi/support/device.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/policies.h"
 
-enum { kGuardBytes = 1024, kAlignment = 64 };
+enum { kGuardBytes = 1024 };
 
 kvevict_geometry test_geometry(uint32_t n_layers, uint32_t max_tokens,
                                const kvevict_layer_geometry* layer) {
@@ -51,6 +52,7 @@ static test_plan* CreateHandles(const char* simd_target, const char* policy,
   p->geometry = *geometry;
   p->layer = geometry->layers[0];
   p->geometry.layers = &p->layer;
+  test_use_device(&options);
   EXPECT_OK(kvevict_context_create(&options, &p->context));
   EXPECT_OK(kvevict_plan_create(p->context, geometry, p->policy_handle, NULL,
                                 &p->plan));
@@ -60,9 +62,7 @@ static test_plan* CreateHandles(const char* simd_target, const char* policy,
 static test_plan* WithWorkspace(test_plan* p, size_t bytes) {
   p->workspace_bytes = bytes;
   if (bytes > 0) {
-    p->workspace = aligned_alloc(
-        kAlignment, (p->workspace_bytes + kGuardBytes + kAlignment - 1) /
-                        kAlignment * kAlignment);
+    p->workspace = test_workspace_memory(bytes + kGuardBytes);
     memset((char*)p->workspace + p->workspace_bytes, TEST_GUARD, kGuardBytes);
     test_plan_poison(p, 0xFF); /* every float a NaN */
   }

@@ -5,9 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/capi/support/device.h"
+
 test_random test_random_start(const char* test_name) {
-  const char* text = getenv("KVEVICT_TEST_SEED");
-  test_random random = {text != NULL ? strtoull(text, NULL, 10) : 1};
+  test_random random = {test_seed()};
   fprintf(stderr, "%s: KVEVICT_TEST_SEED=%llu\n", test_name,
           (unsigned long long)random.state);
   return random;

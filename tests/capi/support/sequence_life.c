@@ -7,6 +7,7 @@
 #include "kvevict/experimental.h"
 #include "tests/capi/support/choice.h"
 #include "tests/capi/support/copies.h"
+#include "tests/capi/support/device.h"
 #include "tests/capi/support/drawn_inputs.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/merged.h"
@@ -154,7 +155,26 @@ static void ShowWindow(test_living* a) {
   a->peak = n;
 }
 
+static void ForgetStep(test_living* a) {
+  test_graph_step_free(a->step);
+  a->step = NULL;
+}
+
+/* Adds a token by a graph, captured now or before. */
+static void AppendByGraph(test_living* a) {
+  if (test_random_below(a->random, 3) == 0) ForgetStep(a);
+  UseBlocks(a, 1);
+  a->step = test_graph_step_run(a->step, a->m);
+  Grow(a, 1);
+  if (a->peak < a->now.n_seen) a->peak = a->now.n_seen;
+}
+
 static void Append(test_living* a, uint32_t n) {
+  if (test_on_cuda() && n == 1 && a->m->spec.n_threads == 1 &&
+      a->tally == TEST_TALLY_NONE && test_random_coin(a->random)) {
+    AppendByGraph(a);
+    return;
+  }
   const bool before = test_random_coin(a->random);
   if (before) Show(a, a->now.n_seen, n, true);
   UseBlocks(a, n);
@@ -195,6 +215,7 @@ static void EndPrompt(test_living* a) {
 static void Copy(test_living* a, test_copy_by by) {
   kvevict_sequence* const source = a->m->sequence;
   const test_saved before = test_save(source);
+  ForgetStep(a);
   a->m->sequence = test_copy(a->m->plan, source, by);
   ++a->sum->n_copied;
   if (by == TEST_COPY_START) {
@@ -252,6 +273,7 @@ static void GoOn(test_living* a) {
   const char* text = kTexts[test_random_below(a->random, 5)];
   const oracle_policy policy = oracle_policy_from(text);
   if (a->m->spec.last_shares && policy.scope == KVEVICT_SCOPE_MODEL) return;
+  ForgetStep(a);
   const kvevict_status status = test_model_go_on(a->m, text, NULL, NULL);
   EXPECT((status == KVEVICT_OK) == CanGoOnBy(a, &policy), "%s, then %s: %s",
          a->what, text,
@@ -450,6 +472,7 @@ static void Step(test_living* a, bool decodes) {
       break;
     case 3:
       if (test_random_below(a->random, 4) > 0) break;
+      ForgetStep(a);
       EXPECT_OK(kvevict_sequence_reset(a->m->sequence, NULL));
       memset(&a->now, 0, sizeof a->now);
       a->m->n_seen = 0;
@@ -490,10 +513,12 @@ void test_live(test_model* m, uint32_t n_protect, test_random* random,
   const bool waits = m->policy.prompt != ORACLE_PROMPT_INSIDE;
   Append(&a, test_random_below(random, decodes || waits ? kPrompt : 100));
   if (decodes || waits) EndPrompt(&a);
-  for (int step = 0; step < (decodes ? 60 : 18); ++step) Step(&a, decodes);
+  const int n_steps = (decodes ? 60 : 18) / (test_on_cuda() ? 3 : 1);
+  for (int step = 0; step < n_steps; ++step) Step(&a, decodes);
   const uint32_t room = m->spec.max_tokens - Longest(&a, &a.now);
   if (a.now.n_seen + room < kPositions) Append(&a, room);
   Evict(&a);
+  ForgetStep(&a);
   for (uint32_t l = 0; l < TEST_STATE_LAYERS; ++l) free(a.tables[l]);
   test_model_destroy(m);
 }

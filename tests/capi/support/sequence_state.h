@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "tests/capi/support/choice.h"
+#include "tests/capi/support/graph_step.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/random.h"
 #include "tests/capi/support/sequence_life.h"
@@ -45,6 +46,7 @@ typedef struct test_living {
   uint32_t n_protect;
   uint32_t peak; /* the longest since the window was shown alone */
   int32_t* tables[TEST_STATE_LAYERS]; /* of all blocks; NULL: there is none */
+  test_graph_step* step;              /* NULL: none is captured */
   test_random* random;
   const char* what;
   test_lived* sum;

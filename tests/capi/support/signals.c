@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kvevict/experimental.h"
+#include "tests/capi/support/device.h"
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
@@ -147,7 +148,8 @@ static uint32_t DrawDim(const oracle_policy* p, uint32_t most,
 }
 
 test_signals* test_signals_create(const char* policy, uint32_t n_layers,
-                                  uint32_t most, test_random* random) {
+                                  uint32_t most, bool any_dtype,
+                                  test_random* random) {
   static const uint32_t kGroups[] = {1, 2, 3, 4, 8};
   static const kvevict_dtype kTypes[] = {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F16,
                                          KVEVICT_DTYPE_BF16};
@@ -165,6 +167,9 @@ test_signals* test_signals_create(const char* policy, uint32_t n_layers,
   spec.max_positions = 3 * most + TEST_REFERENCE; /* whose queries are read */
   spec.q_dtype = kTypes[test_random_below(random, 3)];
   spec.k_dtype = kTypes[test_random_below(random, 3)];
+  if (any_dtype && test_random_below(random, 4) == 0) {
+    test_draw_quantized(&spec, random);
+  }
   spec.layout = (test_layout)test_random_below(random, TEST_N_LAYOUTS);
   spec.n_companions = test_random_below(random, 3) == 0;
   s->with = test_draw_context(random);
@@ -205,6 +210,7 @@ void test_signals_make_odd(test_signals* s, uint32_t layer, uint32_t n,
     }
   }
   if (p->leverage > 0.0 || p->kind >= ORACLE_OTHER) return;
+  if (spec->k_dtype > KVEVICT_DTYPE_BF16) return;
   if (s->layer.logit_softcap != 0.0f || test_random_coin(random)) return;
   /* Its square leaves f32, which only directions know. */
   const bool has_huge = spec->k_dtype != KVEVICT_DTYPE_F16 &&
@@ -376,7 +382,7 @@ void test_signals_random(const test_signals* s, uint32_t layer, uint32_t head,
   job.token_counts = counts;
   const size_t bytes =
       test_workspace(plan, KVEVICT_OPERATION_SCORE, 0).best_bytes;
-  void* workspace = aligned_alloc(64, (bytes + 64) / 64 * 64);
+  void* workspace = test_workspace_memory(bytes);
   EXPECT_OK(kvevict_score(plan, &job, 1, workspace, bytes, NULL));
   for (uint32_t t = 0; t < counts[head]; ++t) {
     row[t] = scores[(size_t)head * s->stride + t];

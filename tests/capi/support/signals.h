@@ -44,7 +44,8 @@ void test_draw_scoring(const char* kind, const char* more, test_random* random,
  * target. most: the slots that it has room for; heads are large if there are few, and
  * small if there are many. */
 test_signals* test_signals_create(const char* policy, uint32_t n_layers,
-                                  uint32_t most, test_random* random);
+                                  uint32_t most, bool any_dtype,
+                                  test_random* random);
 void test_signals_destroy(test_signals* s);
 
 /* Draws the inputs of all layers for rows of `stride` slots. n_rows: the query rows of

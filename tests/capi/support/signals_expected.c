@@ -5,6 +5,7 @@
 
 #include "kvevict/experimental.h"
 #include "tests/capi/support/cache.h"
+#include "tests/capi/support/device.h"
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
@@ -69,7 +70,7 @@ static head_rows Read(const test_signals* s, uint32_t layer, uint32_t head,
   head_rows r = {.n = n, .group = m->spec.n_q_heads / m->spec.n_kv_heads};
   r.keys = test_cache_rows(live, &live->view.k, head, s->first, n);
   r.values = test_cache_rows(live, &live->view.v, head, s->first, n);
-  if (live->view.n_companions > 0) {
+  if (test_bias_plane(&live->view) != NULL) {
     r.biases = test_cache_rows(live, live->companions, head, s->first, n);
   }
   r.norms = malloc(sizeof(double) * (n + 1));
@@ -112,7 +113,7 @@ static double ScaleOf(const test_signals* s) {
 /* Rows of window attention, [group, n]. A weight's error is the error of its logit and
  * of the row's sum, each a sum of head_dim products of f32 rounding (in random
  * directions: times sqrt(head_dim)), and some units for exp and the sums over rows.
- * A cap and a sink add theirs: tests/oracle/window_attention.cc. */
+ * A cap and a sink add theirs. */
 static void AttentionRows(const test_signals* s, uint32_t layer, uint32_t head,
                           const head_rows* r, const oracle_policy* policy,
                           const int32_t* positions, double* rows,
@@ -138,7 +139,10 @@ static void AttentionRows(const test_signals* s, uint32_t layer, uint32_t head,
       .biases = r->biases};
   oracle_window_weights(&attention, rows);
   const double logit = ScaleOf(s) * r->q_max * r->k_max; /* Cauchy-Schwarz */
+  const double product =
+      test_score_error(s->m->spec.q_dtype, s->m->spec.k_dtype, dim);
   const double tolerance =
+      2.0 * logit * product +
       kUnit * (2.0 * logit * sqrt(dim + 1.0) + 16.0 +
                (window > 64 ? 84.0 + sqrt(window) : 0.0) +
                16.0 * (double)s->layer.logit_softcap +

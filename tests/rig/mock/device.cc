@@ -89,6 +89,9 @@ KVEVICT_MOCK_API CUresult cuDeviceGetAttribute(int* out, int attribute,
     case 8:  // MAX_SHARED_MEMORY_PER_BLOCK
       *out = 48 << 10;
       return CUDA_SUCCESS;
+    case 88:  // PAGEABLE_MEMORY_ACCESS
+      *out = call.state.settings.host_memory ? 1 : 0;
+      return CUDA_SUCCESS;
     case 10:  // WARP_SIZE
       *out = 32;
       return CUDA_SUCCESS;
