@@ -64,25 +64,12 @@ void LayerInputs::AddScores(const void* address, uint64_t head_stride) {
   Add()->scores = Floats(address, head_stride);
 }
 
-void LayerInputs::AddSums(const void* address, uint64_t head_stride,
-                          uint32_t n_heads) {
-  kvevict_signal_inputs* const inputs = Add();
-  inputs->attention_sums = Floats(address, head_stride);
-  inputs->n_sum_heads = n_heads;
-}
-
 void LayerInputs::AddWindow(const kvevict_plane& queries,
                             const kvevict_plane* row_lse) {
   planes_.push_back(queries);
   kvevict_signal_inputs* const inputs = Add();
   inputs->queries = &planes_.back();
   inputs->row_lse = row_lse;
-}
-
-void LayerInputs::AddUnread() {
-  kvevict_signal_inputs* const inputs = Add();
-  std::memset(inputs, 0xEE, sizeof(*inputs));
-  inputs->struct_size = sizeof(*inputs);
 }
 
 void LayerInputs::Lend(kvevict_evict_options* options) const {

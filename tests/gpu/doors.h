@@ -52,14 +52,11 @@ class LayerInputs {
  public:
   // f32 rows, so many elements apart.
   void AddScores(const void* address, uint64_t head_stride);
-  void AddSums(const void* address, uint64_t head_stride, uint32_t n_heads);
   void AddWindow(const kvevict_plane& queries,
                  const kvevict_plane* row_lse = nullptr);
   void AddNothing() { Add(); }
   // The inputs of the last layer.
   kvevict_signal_inputs* last() { return &inputs_.back(); }
-  // Adds inputs of a layer that has none. Nobody may read them.
-  void AddUnread();
   // The options are valid as long as this object.
   void Lend(kvevict_evict_options* options) const;
 

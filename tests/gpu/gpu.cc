@@ -256,10 +256,6 @@ oracle_policy ParsePolicy(const std::string& text) {
   return oracle_policy_of(PolicyHandle(policy).get());
 }
 
-bool IsValid(const oracle_policy& policy) {
-  return PolicyHandle(oracle_policy_create(&policy)).get() != nullptr;
-}
-
 PolicyHandle HandleOf(const oracle_policy& policy) {
   PolicyHandle handle(oracle_policy_create(&policy));
   if (handle.get() == nullptr)

@@ -184,7 +184,6 @@ SequenceHandle CreateSequence(const kvevict_plan* plan);
 oracle_policy ParsePolicy(const std::string& text);
 // Throws unless the values can be combined.
 PolicyHandle HandleOf(const oracle_policy& policy);
-bool IsValid(const oracle_policy& policy);
 kvevict_workspace WorkspaceOf(const kvevict_plan* plan,
                               kvevict_operation operation);
 // The best size of a workspace.

@@ -89,16 +89,13 @@ const kvevict_view& Side::View(uint32_t layer) const {
 }
 
 std::vector<float> Side::Score(uint32_t layer, uint32_t n_tokens,
-                               const kvevict_plane* row_lse, uint32_t logical,
-                               uint32_t sum_rows) {
+                               const kvevict_plane* row_lse) {
   const size_t n = size_t{twin_->shape().n_kv_heads} * n_tokens;
   // These rows are a window's, or all to make sums of.
   const bool of_all =
       policy_.kind == ORACLE_H2O || policy_.kind == ORACLE_NON_CAUSAL;
-  const uint32_t n_rows = sum_rows > 0 ? sum_rows
-                          : of_all     ? n_tokens
-                                       : obs_window();
-  const uint32_t first = (logical == 0 ? n_tokens : logical) - n_rows;
+  const uint32_t n_rows = of_all ? n_tokens : obs_window();
+  const uint32_t first = n_tokens - n_rows;
   const kvevict_plane queries = gpu_ == nullptr
                                     ? twin_->HostQueries(layer, first)
                                     : twin_->DeviceQueries(layer, first);
@@ -152,15 +149,6 @@ void Side::Reorder(uint32_t layer, uint32_t n_tokens,
   if (gpu_ != nullptr) gpu_->Synchronize();  // the lists go
 }
 
-void Side::Rotate(uint32_t layer, uint32_t n_tokens,
-                  const std::vector<int32_t>& offsets, uint32_t n_lists) {
-  const Memory lists(gpu_, offsets);
-  Check(gpu::Rotate({plan(), layer, n_tokens, &View(layer),
-                     lists.pointer<int32_t>(), offsets.size(), n_lists},
-                    stream_));
-  if (gpu_ != nullptr) gpu_->Synchronize();  // the lists go
-}
-
 void Side::Prefill(uint32_t first, uint32_t n, uint32_t chunk) {
   for (uint32_t done = 0; done < n; done += chunk) {
     Observe(first + done, std::min(chunk, n - done), first + done);
@@ -175,10 +163,6 @@ void Side::Observe(uint32_t first, uint32_t rows, uint32_t position) {
     Check(gpu::Observe(sequence(), {l, &queries}, rows, position, stream_));
   }
   Check(kvevict_sequence_append(sequence(), rows, stream_));
-}
-
-void Side::Decode(uint32_t position) {
-  Observe(position, 1, KVEVICT_POSITION_NEXT);
 }
 
 kvevict_evict_report Side::Evict(const kvevict_evict_options* options) {

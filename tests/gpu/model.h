@@ -29,11 +29,9 @@ class Side {
 
   // ---- The doors, of one layer at n_tokens ----
 
-  // Scores by the last queries before position `logical`; 0: before n_tokens.
-  // For h2o they are sum_rows; 0 means all.
+  // Scores by the window's queries, or by all.
   std::vector<float> Score(uint32_t layer, uint32_t n_tokens,
-                           const kvevict_plane* row_lse = nullptr,
-                           uint32_t logical = 0, uint32_t sum_rows = 0);
+                           const kvevict_plane* row_lse = nullptr);
   // Returns keep lists [n_lists, n_keep] of given scores.
   std::vector<int32_t> Select(uint32_t layer, const std::vector<float>& scores,
                               uint32_t n_tokens,
@@ -43,15 +41,11 @@ class Side {
                bool with_workspace);
   void Reorder(uint32_t layer, uint32_t n_tokens,
                const std::vector<int32_t>& slots, uint32_t n_lists);
-  void Rotate(uint32_t layer, uint32_t n_tokens,
-              const std::vector<int32_t>& offsets, uint32_t n_lists);
 
   // ---- A sequence ----
 
   // Observes and appends the tokens of [first, first + n), chunk by chunk.
   void Prefill(uint32_t first, uint32_t n, uint32_t chunk);
-  // The same for one token at the position in the device's memory.
-  void Decode(uint32_t position);
   kvevict_evict_report Evict(const kvevict_evict_options* options = nullptr);
   std::vector<int32_t> Positions(uint32_t layer, uint32_t kv_head) const;
   uint32_t Stored(uint32_t layer) const;

@@ -43,10 +43,11 @@ struct Rows {
 
   Rows(const Gpu& gpu, Draws* random, kvevict_dtype dtype, uint32_t n,
        uint32_t dim)
-      : plane{.dtype = dtype, .head_dim = dim},
-        host((dim + (random->OneOf(2) ? 0 : 8)) *
+      : host((dim + (random->OneOf(2) ? 0 : 8)) *
              size_t{ElementBytes(static_cast<DType>(dtype))} * n),
         device(gpu, host.size()) {
+    plane.dtype = dtype;
+    plane.head_dim = dim;
     plane.token_stride_bytes = static_cast<int64_t>(host.size() / n);
     FillWithValues(random->Bits(), dtype, host.size() / element(), host.data());
   }

@@ -152,34 +152,6 @@ uint32_t Twin::BlockSize() const {
   }
 }
 
-std::vector<float> Twin::RowLse(uint32_t layer, uint32_t n_tokens,
-                                uint32_t window) const {
-  const uint32_t group = shape_.n_q_heads / shape_.n_kv_heads;
-  const uint32_t dim = shape_.head_dim;
-  const double scale = 1.0 / std::sqrt(static_cast<double>(dim));
-  const Layer& l = layers_[layer];
-  std::vector<float> lse;
-  for (uint32_t h = 0; h < shape_.n_q_heads; ++h) {
-    for (uint32_t w = 0; w < window; ++w) {
-      const uint32_t position = n_tokens - window + w;
-      const uint64_t query = (uint64_t{position} * shape_.n_q_heads + h) * dim;
-      double sum = 0;  // logits are small
-      for (uint32_t slot = 0; slot <= position; ++slot) {
-        const uint64_t key =
-            Offset(0, slot, h / group) / ElementBytes(shape_.kv_dtype);
-        double dot = 0;
-        for (uint32_t e = 0; e < dim; ++e) {
-          dot += ValueAt(shape_.q_dtype, l.queries.data(), query + e) *
-                 ValueAt(shape_.kv_dtype, l.original.data(), key + e);
-        }
-        sum += std::exp(dot * scale);
-      }
-      lse.push_back(static_cast<float>(std::log(sum)));
-    }
-  }
-  return lse;
-}
-
 uint64_t Twin::Offset(uint32_t plane, uint32_t slot, uint32_t kv_head) const {
   const uint64_t slots = RoundUp(max_tokens(), kBlockSize);
   uint64_t begin = 0;

@@ -49,11 +49,6 @@ class Twin {
     return device_views_;
   }
 
-  // Natural log-sum-exps of the window's rows over the keys they see, in double
-  // precision, f32 [n_q_heads, window].
-  std::vector<float> RowLse(uint32_t layer, uint32_t n_tokens,
-                            uint32_t window) const;
-
   // Rows [first, ...) of a layer's queries, [n_q_heads, rows, head_dim].
   kvevict_plane HostQueries(uint32_t layer, uint32_t first) const;
   kvevict_plane DeviceQueries(uint32_t layer, uint32_t first) const;
@@ -64,16 +59,6 @@ class Twin {
   void Store(uint32_t position, uint32_t slot);
   // Copies the GPU's cache of a layer down.
   void Fetch(uint32_t layer);
-  // A row of plane 0 (K), 1 (V) or 2 (the companion) of a cache of f32: as it was
-  // first, and in the copy.
-  const float* FirstRow(uint32_t layer, uint32_t plane, uint32_t slot,
-                        uint32_t kv_head) const {
-    return FloatsAt(layers_[layer].original, Offset(plane, slot, kv_head));
-  }
-  const float* FetchedRow(uint32_t layer, uint32_t plane, uint32_t slot,
-                          uint32_t kv_head) const {
-    return FloatsAt(layers_[layer].fetched, Offset(plane, slot, kv_head));
-  }
   // "" or the difference between the first n_tokens slots of the fetched layer
   // and the host's.
   std::string CompareWithHost(uint32_t layer, uint32_t n_tokens) const;
@@ -89,10 +74,6 @@ class Twin {
   uint64_t CacheBytes(uint64_t n_tokens) const;
 
  private:
-  static const float* FloatsAt(const std::vector<uint8_t>& bytes,
-                               uint64_t offset) {
-    return reinterpret_cast<const float*>(&bytes[offset]);
-  }
   bool has_biases() const { return shape_.most_bias > 0.0f; }
   struct Layer {
     std::vector<uint8_t> original;

@@ -60,13 +60,3 @@ test_any_context test_draw_context(test_random* random) {
       drawn.of_threads[test_random_below(random, TEST_MOST_THREADS)];
   return drawn;
 }
-
-const char* test_draw_target(test_random* random) {
-  const char *wanted[kMostTargets], *simd;
-  uint32_t n = 0;
-  for (uint32_t t = 0; (simd = kvevict_simd_target_at(t)) != NULL; ++t) {
-    if (IsWanted(simd)) wanted[n++] = simd;
-  }
-  EXPECT(n > 0, "KVEVICT_TEST_TARGETS names no target of this CPU");
-  return wanted[test_random_below(random, n)];
-}

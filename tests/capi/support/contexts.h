@@ -27,9 +27,6 @@ test_any_context test_draw_context(test_random* random);
 /* Destroys them. */
 void test_forget_contexts(void);
 
-/* Draws the name of one of them. */
-const char* test_draw_target(test_random* random);
-
 /* Whether this target multiplies and adds at once. */
 bool test_is_fused(const char* simd);
 

@@ -437,17 +437,6 @@ void test_model_check(const test_model* model, const char* what) {
   free(slot_of);
 }
 
-uint32_t test_model_asked(const test_model* model,
-                          const kvevict_evict_options* options) {
-  const oracle_policy* p = &model->policy;
-  uint32_t n = p->sink + p->recent;
-  for (size_t i = 0; i < options->protected_positions_len; ++i) {
-    const uint32_t position = (uint32_t)options->protected_positions[i];
-    n += position >= p->sink && position + p->recent < model->n_seen;
-  }
-  return n;
-}
-
 void test_model_forced(const test_model* model, uint32_t layer, uint32_t head,
                        const kvevict_evict_options* options, uint8_t* forced) {
   const uint32_t n = test_model_stored_of(model, layer, head);

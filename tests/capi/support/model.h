@@ -175,10 +175,6 @@ void test_model_read_rows(const test_model* model, uint32_t layer,
  * over rows and query heads. */
 oracle_measure test_model_measure(const test_model* model, uint32_t layer);
 
-/* How many tokens must stay in a list: both ends of the policy, and other
- * protected ones, held or not. */
-uint32_t test_model_asked(const test_model* model,
-                          const kvevict_evict_options* options);
 /* Marks what must stay of a layer and head: forced[stored_of] of 0 and 1. The
  * options have the protected positions. */
 void test_model_forced(const test_model* model, uint32_t layer, uint32_t head,

@@ -30,15 +30,6 @@ kvevict_policy* test_policy(const char* text) {
   return Own(policy);
 }
 
-kvevict_policy* test_policy_of(const char* format, ...) {
-  char text[1024];
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  return test_policy(text);
-}
-
 kvevict_policy* test_policy_copy(const kvevict_policy* policy) {
   kvevict_policy* copy = NULL;
   EXPECT_OK(kvevict_policy_copy(policy, &copy));

@@ -15,10 +15,6 @@ enum { TEST_POLICY_TEXT = 2048, TEST_VALUE_TEXT = 40 };
 /* Fails the test if the text is wrong. The policy lives as long as the process. */
 kvevict_policy* test_policy(const char* text);
 
-/* Takes a format instead of a text. */
-kvevict_policy* test_policy_of(const char* format, ...)
-    __attribute__((format(printf, 1, 2)));
-
 /* A copy, which lives as long as the process. */
 kvevict_policy* test_policy_copy(const kvevict_policy* policy);
 

@@ -1,4 +1,4 @@
-// Values from one form to another: cvt, mov with its packing.
+// Values from one form to another: cvt, mov with its packing, cvta.
 #include <cmath>
 #include <limits>
 
@@ -151,9 +151,18 @@ void DecodeMove(Modifiers& m, Instruction& i) {
   }
 }
 
+// Global addresses are generic ones. Kernels that take pointers have these.
+void DecodeGlobalAddress(Modifiers& m, Instruction& i) {
+  m.Expect("to");
+  m.Expect("global");
+  m.Expect("u64");
+  i.run = &RunUnary<uint64_t, Same>;
+}
+
 constexpr Opcode kOpcodes[] = {
     {"cvt", "ds", &DecodeConvert},
     {"mov", "DS", &DecodeMove},
+    {"cvta", "ds", &DecodeGlobalAddress},
 };
 
 }  // namespace
