@@ -111,9 +111,8 @@ void Run(const Gpu& gpu, const Effort& effort,
          uint32_t percent = 6) {
   the_gpu = &gpu;
   if (!gpu.ReadsProcessMemory()) {
-    fmt::print(
-        "skipped: {} and more: the GPU cannot read the process's memory\n",
-        *names.begin());
+    report->Skip(fmt::format("{}: the GPU cannot read the process's memory",
+                             *names.begin()));
     return;
   }
   test_device device = {};

@@ -83,8 +83,8 @@ int Run(const Options& options) {
     });
   }
   save();
-  fmt::print("{} passed, {} failed, 0 skipped\n", report.n_passed(),
-             report.n_failed());
+  fmt::print("{} passed, {} failed, {} skipped\n", report.n_passed(),
+             report.n_failed(), report.n_skipped());
   return report.n_failed() == 0 ? 0 : 1;
 }
 

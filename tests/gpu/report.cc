@@ -40,6 +40,11 @@ void Report::Fail(const std::string& what) {
   if (ends_at_failure_) std::_Exit(1);
 }
 
+void Report::Skip(const std::string& why) {
+  fmt::print("[skip] {}\n", why);
+  ++n_skipped_;
+}
+
 void Report::Note(const std::string& name, double value) {
   current_["figures"][name] = value;
 }

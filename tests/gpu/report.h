@@ -29,6 +29,10 @@ class Report {
   // Notes a figure of the check that runs.
   void Note(const std::string& name, double value);
 
+  // Says why checks cannot run here.
+  void Skip(const std::string& why);
+
+  int n_skipped() const { return n_skipped_; }
   int n_passed() const { return n_passed_; }
   int n_failed() const { return n_failed_; }
   const nlohmann::json& checks() const { return checks_; }
@@ -40,6 +44,7 @@ class Report {
   int n_failures_ = 0;  // in the check that runs
   int n_passed_ = 0;
   int n_failed_ = 0;
+  int n_skipped_ = 0;
 };
 
 }  // namespace kvevict::gpu

@@ -110,6 +110,7 @@ if wanted checks; then
     [[ $status == 0 ]] || failed+=("$part (exit $status)")
     say "$part: $(tail -n 1 "$out/$part.txt")"
     grep -B 5 '^\[FAIL\]' "$out/$part.txt"
+    grep '^\[skip\]' "$out/$part.txt"
   done
 fi
 
