@@ -80,7 +80,7 @@ ListCounts WrittenSlots(const Move& move, bool reads_counts) {
   return n;
 }
 
-// Notes how rows change on their way to it.
+// Checks the destination, and notes in the job how rows change on their way there.
 Status CheckDestination(const Move& move, bool on_host, bool reads_counts,
                         MoveJob* out) {
   if (!move.has_destination) return Status();

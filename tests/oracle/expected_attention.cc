@@ -14,7 +14,7 @@ struct Logit {
   double error;  // in f32
 };
 
-// Of one query head. Sums of head_dim products lose head_dim units of the sum of
+// Returns the logit of one query head and its error. Sums of head_dim products lose head_dim units of the sum of
 // magnitudes: the mean once, the covariance twice. The factors and the additions lose 8
 // units.
 Logit LogitOf(size_t dim, double scale, const float* k, const float* mean,

@@ -1,5 +1,5 @@
-/* Where tests run: on the CPU, or on CUDA if the program says so (tests/gpu/cases.cc). Then
- * the device reads and writes the process's own memory. */
+/* Tests run on the CPU, or on CUDA if the program says so (tests/gpu/cases.cc). CUDA then
+ * reads and writes the process's own memory. */
 #ifndef KVEVICT_TESTS_CAPI_SUPPORT_DEVICE_H_
 #define KVEVICT_TESTS_CAPI_SUPPORT_DEVICE_H_
 
@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/* How far off products on tensor cores may be, of their magnitude. */
+/* Products on tensor cores may be off by so much of their magnitude. */
 typedef struct test_attend_shape {
   kvevict_dtype q_dtype, k_dtype, v_dtype;
   uint32_t k_dim, v_dim, n_tokens;
@@ -43,30 +43,30 @@ bool test_on_cuda(void);
 void test_wait(void);
 uint64_t test_seed(void);
 
-/* A context of default options there. */
+/* Creates a context of default options on the device. */
 kvevict_context* test_device_context(void);
 
-/* Makes options those of a context on the device. The hooks for memory stay. What has an
- * even number of threads on the CPU selects on the host there, and with more than two it
- * waits after every kernel. */
+/* Makes options those of a context on the device. The hooks for memory stay. A number of
+ * threads means something else on CUDA: contexts of an even number select on the host, and
+ * those of more than two wait after every kernel. */
 void test_use_device(kvevict_context_options* options);
 
-/* A graph of what is queued meanwhile, on CUDA. Launching it waits for its work. */
+/* Captures what `queue` queues as a graph, on CUDA alone. A launch waits for its work. */
 void* test_capture(test_queue queue, void* of);
 void test_launch(void* graph);
 void test_forget_graph(void* graph);
 
 /* All 0 on the CPU. */
 test_attend_errors test_errors_of(test_attend_shape shape);
-/* That of products for window scores. */
+/* The error of a product of window scores, of its magnitude. 0 on the CPU. */
 double test_score_error(kvevict_dtype q, kvevict_dtype k, uint32_t dim);
 
 /* Whether the i-th of many random cases runs: all do on the CPU, and the device's share
  * elsewhere. */
 bool test_runs(uint32_t i);
 
-/* CUDA reads elements whole: gaps between rows are multiples of the largest one there, and
- * sizes of 16 bytes. */
+/* CUDA reads whole elements. There gaps are multiples of 4 bytes, the largest element, and
+ * sizes are multiples of 16. */
 int64_t test_gap(int64_t n_bytes);
 int64_t test_whole(int64_t n_bytes);
 

@@ -6,7 +6,6 @@
 #include "kvevict/batch.h"
 #include "kvevict/experimental.h"
 #include "kvevict/paged.h"
-#include "tests/capi/support/device.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 #include "tests/capi/support/grouped_rows.h"
@@ -17,8 +16,8 @@
 enum { kMostBlocks = 512 };
 
 const uint32_t test_pool_heads[TEST_POOL_LAYERS] = {2, 3, 2};
-static const uint32_t kNumbers[TEST_POOL_LAYERS] = {0, 2,
-                                                    3}; /* of the layers */
+/* The numbers of the layers. */
+static const uint32_t kNumbers[TEST_POOL_LAYERS] = {0, 2, 3};
 bool test_pool_has_values(uint32_t l) { return l != 1; }
 
 kvevict_view test_pool_view(const test_pooled* a, uint32_t l) {
