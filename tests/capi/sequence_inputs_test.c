@@ -210,7 +210,7 @@ static void GiveRows(const test_model* m, kvevict_evict_options* options,
 
 /* Heads of unequal lengths have no single number of slots. */
 Test(inputs, rows_of_all_slots_are_those_of_every_head) {
-  test_model* m = Model("h2o:budget=20,rows=mean,recent=2,heads=adaptive");
+  test_model* m = Model("h2o:budget=21,rows=mean,recent=2,heads=adaptive");
   test_model_append(m, kTokens);
   test_inputs given;
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;

@@ -1,5 +1,7 @@
 #include "tests/oracle/compact.h"
 
+#include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "tests/oracle/quantized.h"
@@ -30,17 +32,13 @@ void CompactPlane(const kvevict_view& view, const kvevict_plane& plane,
     const int32_t* list = keep.slots + index * stride;
     const uint32_t n_keep =
         keep.counts == nullptr ? keep.count : keep.counts[index];
-    std::vector<uint8_t> kept;
+    std::vector<uint8_t> kept(size_t{n_keep} * row_bytes);
     for (uint32_t i = 0; i < n_keep; ++i) {
-      for (uint32_t b = 0; b < row_bytes; ++b) {
-        kept.push_back(*oracle_row_byte(&view, &plane, list[i], h, b));
-      }
+      oracle_get_row(&view, &plane, list[i], h, &kept[size_t{i} * row_bytes]);
     }
     for (uint32_t i = 0; i < n_keep; ++i) {
-      for (uint32_t b = 0; b < row_bytes; ++b) {
-        *oracle_row_byte(&to_view, &to_plane, first_slot + i, h, b) =
-            kept[size_t{i} * row_bytes + b];
-      }
+      oracle_set_row(&to_view, &to_plane, first_slot + i, h,
+                     &kept[size_t{i} * row_bytes]);
     }
   }
 }
@@ -95,6 +93,55 @@ uint8_t* oracle_row_byte(const kvevict_view* view, const kvevict_plane* plane,
   offset += byte % size;
   return reinterpret_cast<uint8_t*>(plane->data +
                                     static_cast<uint64_t>(offset));
+}
+
+uint32_t oracle_run_bytes(const kvevict_plane* plane) {
+  const uint32_t size = ElementBytes(*plane);
+  const bool is_dense = plane->element_stride_bytes == 0 ||
+                        plane->element_stride_bytes == int64_t{size};
+  const bool is_whole = is_dense && plane->group_elems == 0;
+  return is_whole ? oracle_row_bytes(plane) : size;
+}
+
+void oracle_get_row(const kvevict_view* view, const kvevict_plane* plane,
+                    uint32_t token, uint32_t head, void* row) {
+  const uint32_t run = oracle_run_bytes(plane);
+  for (uint32_t b = 0; b < oracle_row_bytes(plane); b += run) {
+    std::memcpy(static_cast<uint8_t*>(row) + b,
+                oracle_row_byte(view, plane, token, head, b), run);
+  }
+}
+
+void oracle_set_row(const kvevict_view* view, const kvevict_plane* plane,
+                    uint32_t token, uint32_t head, const void* row) {
+  const uint32_t run = oracle_run_bytes(plane);
+  for (uint32_t b = 0; b < oracle_row_bytes(plane); b += run) {
+    std::memcpy(oracle_row_byte(view, plane, token, head, b),
+                static_cast<const uint8_t*>(row) + b, run);
+  }
+}
+
+void oracle_copy_row(const kvevict_view* to, const kvevict_plane* to_plane,
+                     uint32_t to_token, const kvevict_view* from,
+                     const kvevict_plane* plane, uint32_t token,
+                     uint32_t head) {
+  std::vector<uint8_t> row(oracle_row_bytes(plane));
+  oracle_get_row(from, plane, token, head, row.data());
+  oracle_set_row(to, to_plane, to_token, head, row.data());
+}
+
+uint32_t oracle_first_difference(const kvevict_view* a,
+                                 const kvevict_plane* plane, uint32_t token,
+                                 const kvevict_view* b,
+                                 const kvevict_plane* of_b, uint32_t token_of_b,
+                                 uint32_t head) {
+  std::vector<uint8_t> rows[2] = {std::vector<uint8_t>(oracle_row_bytes(plane)),
+                                  std::vector<uint8_t>(oracle_row_bytes(of_b))};
+  oracle_get_row(a, plane, token, head, rows[0].data());
+  oracle_get_row(b, of_b, token_of_b, head, rows[1].data());
+  const auto at =
+      std::mismatch(rows[0].begin(), rows[0].end(), rows[1].begin());
+  return static_cast<uint32_t>(at.first - rows[0].begin());
 }
 
 void oracle_compact(const kvevict_view* view, const int32_t* keep,

@@ -21,6 +21,26 @@ uint32_t oracle_row_bytes(const kvevict_plane* plane);
 uint8_t* oracle_row_byte(const kvevict_view* view, const kvevict_plane* plane,
                          uint32_t token, uint32_t head, uint32_t byte);
 
+// How many bytes of a row lie together in memory from any multiple of it on: an
+// element, or the whole row.
+uint32_t oracle_run_bytes(const kvevict_plane* plane);
+
+// Copies a row's bytes.
+void oracle_get_row(const kvevict_view* view, const kvevict_plane* plane,
+                    uint32_t token, uint32_t head, void* row);
+void oracle_set_row(const kvevict_view* view, const kvevict_plane* plane,
+                    uint32_t token, uint32_t head, const void* row);
+void oracle_copy_row(const kvevict_view* to, const kvevict_plane* to_plane,
+                     uint32_t to_token, const kvevict_view* from,
+                     const kvevict_plane* plane, uint32_t token, uint32_t head);
+
+// The first byte by which two rows differ, or the number of their bytes.
+uint32_t oracle_first_difference(const kvevict_view* a,
+                                 const kvevict_plane* plane, uint32_t token,
+                                 const kvevict_view* b,
+                                 const kvevict_plane* of_b, uint32_t token_of_b,
+                                 uint32_t head);
+
 // Does the work of kvevict_compact() with as much staging memory as needed.
 void oracle_compact(const kvevict_view* view, const int32_t* keep,
                     uint32_t n_keep, uint32_t n_keep_lists);

@@ -317,16 +317,12 @@ void oracle_store_row(const kvevict_view* view, const kvevict_plane* plane,
   }
   std::vector<uint8_t> bytes(oracle_row_bytes(plane));
   oracle_quantize(plane->dtype, row, plane->head_dim, fused, &x, bytes.data());
-  for (uint32_t b = 0; b < bytes.size(); ++b) {
-    *oracle_row_byte(view, plane, token, head, b) = bytes[b];
-  }
+  oracle_set_row(view, plane, token, head, bytes.data());
   for (int i = 0; i < 2 && !x.stays; ++i) {
     if (of[i] == nullptr) continue;
     uint8_t number[4];
     Put(of[i]->dtype, *numbers[i], number);
-    for (uint32_t b = 0; b < oracle_row_bytes(of[i]); ++b) {
-      *oracle_row_byte(view, of[i], token, head, b) = number[b];
-    }
+    oracle_set_row(view, of[i], token, head, number);
   }
 }
 

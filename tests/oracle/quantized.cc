@@ -63,6 +63,19 @@ double NumberOf(const kvevict_view& view, kvevict_role role, uint32_t token,
   return otherwise;
 }
 
+// A row's element without its scale and minimum.
+double CodeOf(const kvevict_view* view, const kvevict_plane* plane,
+              uint32_t token, uint32_t head, uint32_t e) {
+  const uint32_t size = oracle_packed_bytes(plane->dtype, 1);
+  if (size > 1) {
+    return PlainAt(plane->dtype,
+                   oracle_row_byte(view, plane, token, head, size * e));
+  }
+  std::vector<uint8_t> row(oracle_row_bytes(plane));
+  oracle_get_row(view, plane, token, head, row.data());
+  return oracle_code(plane->dtype, row.data(), plane->head_dim, e);
+}
+
 }  // namespace
 
 oracle_small_float oracle_small_float_of(kvevict_dtype dtype) {
@@ -128,11 +141,7 @@ double oracle_code(kvevict_dtype dtype, const uint8_t* row, uint32_t n,
 
 double oracle_element(const kvevict_view* view, const kvevict_plane* plane,
                       uint32_t token, uint32_t head, uint32_t e) {
-  std::vector<uint8_t> row(oracle_row_bytes(plane));
-  for (uint32_t b = 0; b < row.size(); ++b) {
-    row[b] = *oracle_row_byte(view, plane, token, head, b);
-  }
-  const double code = oracle_code(plane->dtype, row.data(), plane->head_dim, e);
+  const double code = CodeOf(view, plane, token, head, e);
   const bool is_value = plane == &view->v;
   if (!is_value && plane != &view->k) return code;  // a companion's number
   const double scale = NumberOf(

@@ -493,10 +493,8 @@ void test_cache_copy_rows(test_cache* to, const test_cache* from,
     if (plane == NULL) continue;
     for (uint32_t t = 0; t < n_tokens; ++t) {
       for (uint32_t h = 0; h < to->spec.n_kv_heads; ++h) {
-        for (uint32_t b = 0; b < oracle_row_bytes(plane); ++b) {
-          *oracle_row_byte(&to->view, plane, t, h, b) =
-              *oracle_row_byte(&from->view, test_cache_plane(from, p), t, h, b);
-        }
+        oracle_copy_row(&to->view, plane, t, &from->view,
+                        test_cache_plane(from, p), t, h);
       }
     }
   }
@@ -543,9 +541,7 @@ void test_cache_append(test_cache* cache, test_random* random, uint32_t first,
         if (n < 2 * plane->head_dim) {
           uint8_t* row = malloc(n);
           FillQuantized(random, plane->dtype, row, n);
-          for (uint32_t b = 0; b < n; ++b) {
-            *oracle_row_byte(&cache->view, plane, t, h, b) = row[b];
-          }
+          oracle_set_row(&cache->view, plane, t, h, row);
           free(row);
           continue;
         }

@@ -15,13 +15,11 @@ static void ExpectSameRows(const test_cache* a, const test_cache* b,
     if (plane == NULL) continue;
     for (uint32_t h = 0; h < a->spec.n_kv_heads; ++h) {
       for (uint32_t t = 0; t < ends[stride * h]; ++t) {
-        for (uint32_t i = 0; i < oracle_row_bytes(plane); ++i) {
-          EXPECT(
-              *oracle_row_byte(&a->view, plane, t, h, i) ==
-                  *oracle_row_byte(&b->view, test_cache_plane(b, p), t, h, i),
-              "%s: plane %u, token %u, head %u, byte %u differs", what, p, t, h,
-              i);
-        }
+        const uint32_t at = oracle_first_difference(
+            &a->view, plane, t, &b->view, test_cache_plane(b, p), t, h);
+        EXPECT(at == oracle_row_bytes(plane),
+               "%s: plane %u, token %u, head %u, byte %u differs", what, p, t,
+               h, at);
       }
     }
   }
@@ -37,6 +35,17 @@ void test_expect_same_rows_of_heads(const test_cache* a, const test_cache* b,
   ExpectSameRows(a, b, ends, 1, what);
 }
 
+/* Sets the bytes of `inside` that a row has in a cache's memory. */
+static void MarkRow(const test_cache* cache, const kvevict_plane* plane,
+                    uint32_t token, uint32_t head, uint8_t* inside) {
+  const uint32_t run = oracle_run_bytes(plane);
+  for (uint32_t b = 0; b < oracle_row_bytes(plane); b += run) {
+    memset(inside + (oracle_row_byte(&cache->view, plane, token, head, b) -
+                     cache->memory),
+           1, run);
+  }
+}
+
 void test_expect_same_outside_heads(const test_cache* a,
                                     const test_cache* before,
                                     const uint32_t* ends, const char* what) {
@@ -46,11 +55,7 @@ void test_expect_same_outside_heads(const test_cache* a,
     if (plane == NULL) continue;
     for (uint32_t h = 0; h < a->spec.n_kv_heads; ++h) {
       for (uint32_t t = 0; t < ends[h]; ++t) {
-        for (uint32_t i = 0; i < oracle_row_bytes(plane); ++i) {
-          inside[oracle_row_byte(&before->view, test_cache_plane(before, p), t,
-                                 h, i) -
-                 before->memory] = 1;
-        }
+        MarkRow(before, test_cache_plane(before, p), t, h, inside);
       }
     }
   }
@@ -69,9 +74,7 @@ void test_expect_same_outside(const test_cache* a, const test_cache* before,
     if (plane == NULL) continue;
     for (uint32_t t = first; t < end; ++t) {
       for (uint32_t h = 0; h < a->spec.n_kv_heads; ++h) {
-        for (uint32_t i = 0; i < oracle_row_bytes(plane); ++i) {
-          inside[oracle_row_byte(&a->view, plane, t, h, i) - a->memory] = 1;
-        }
+        MarkRow(a, plane, t, h, inside);
       }
     }
   }

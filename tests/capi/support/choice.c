@@ -338,7 +338,7 @@ static void MeasuredBudgets(const test_model* m, uint32_t least, test_choice* c,
 }
 
 static uint32_t LayerBudget(const test_model* m, const test_prompt* prompt,
-                            uint32_t layer, uint32_t n_held) {
+                            const test_choice* c, uint32_t layer) {
   const oracle_policy* p = &m->policy;
   const bool is_beside =
       prompt != NULL && (p->prompt == ORACLE_PROMPT_BESIDE ||
@@ -346,6 +346,15 @@ static uint32_t LayerBudget(const test_model* m, const test_prompt* prompt,
   uint32_t budgets[TEST_MAX_LAYERS] = {0};
   uint32_t n = m->n_seen - (is_beside ? prompt->n_tokens : 0);
   if (n > m->spec.max_tokens) n = m->spec.max_tokens;
+  /* A count that chunks share is split among the chunks of the longest layer. */
+  uint32_t n_most = 0;
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    if (c->heads[l][0].n > n_most) n_most = c->heads[l][0].n;
+  }
+  if (p->chunk != 0 && p->budget > 1 && m->spec.layer_budgets == NULL) {
+    n = n < n_most ? n : n_most;
+  }
+  const uint32_t n_held = c->heads[layer][0].n;
   /* A length whose last block is as full as the cache's. */
   for (uint32_t block = p->select_block;
        block > 1 && n % block != n_held % block;)
@@ -429,7 +438,7 @@ static void Count(const test_model* m, const kvevict_evict_options* options,
   }
   for (uint32_t l = 0; !measures && l < m->spec.n_layers; ++l) {
     if (m->spec.head_budgets != NULL) break;
-    budgets[l] = LayerBudget(m, prompt, l, c->heads[l][0].n);
+    budgets[l] = LayerBudget(m, prompt, c, l);
   }
   const uint32_t n_asked = Asked(m, options);
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {

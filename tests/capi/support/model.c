@@ -227,10 +227,8 @@ static void CopyToken(test_cache* to, uint32_t slot, uint32_t h,
   for (uint32_t p = 0; p < TEST_MAX_PLANES; ++p) {
     const kvevict_plane* plane = test_cache_plane(to, p);
     if (plane == NULL) continue;
-    for (uint32_t b = 0; b < oracle_row_bytes(plane); ++b) {
-      *oracle_row_byte(&to->view, plane, slot, h, b) = *oracle_row_byte(
-          &from->view, test_cache_plane(from, p), position, h, b);
-    }
+    oracle_copy_row(&to->view, plane, slot, &from->view,
+                    test_cache_plane(from, p), position, h);
   }
 }
 
@@ -386,14 +384,12 @@ static void CheckRows(const test_model* model, uint32_t layer, uint32_t head,
     const kvevict_plane* plane = test_cache_plane(live, p);
     if (plane == NULL) continue;
     for (uint32_t slot = 0; slot < n; ++slot) {
-      for (uint32_t b = 0; b < oracle_row_bytes(plane); ++b) {
-        EXPECT(
-            *oracle_row_byte(&live->view, plane, slot, head, b) ==
-                *oracle_row_byte(&archive->view, test_cache_plane(archive, p),
-                                 (uint32_t)positions[slot], head, b),
-            "%s: layer %u, head %u, plane %u: slot %u is not token %d", what,
-            layer, head, p, slot, positions[slot]);
-      }
+      EXPECT(oracle_first_difference(&live->view, plane, slot, &archive->view,
+                                     test_cache_plane(archive, p),
+                                     (uint32_t)positions[slot],
+                                     head) == oracle_row_bytes(plane),
+             "%s: layer %u, head %u, plane %u: slot %u is not token %d", what,
+             layer, head, p, slot, positions[slot]);
     }
   }
 }

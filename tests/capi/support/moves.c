@@ -30,10 +30,7 @@ static void CopyBytes(const kvevict_view* from, const kvevict_plane* plane,
                       const kvevict_plane* to_plane, uint32_t to_slot,
                       uint32_t head) {
   if (!oracle_has_rows(plane)) return;
-  for (uint32_t b = 0; b < oracle_row_bytes(plane); ++b) {
-    *oracle_row_byte(to, to_plane, to_slot, head, b) =
-        *oracle_row_byte(from, plane, slot, head, b);
-  }
+  oracle_copy_row(to, to_plane, to_slot, from, plane, slot, head);
 }
 
 void test_store_anew(const kvevict_view* from, const kvevict_plane* plane,

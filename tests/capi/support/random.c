@@ -67,9 +67,10 @@ double test_random_unit(test_random* random) {
 }
 
 float test_random_normal(test_random* random) {
+  /* The sum of six uniform numbers, scaled to a variance of 1. */
   double sum = 0.0;
-  for (int i = 0; i < 12; ++i) sum += test_random_unit(random);
-  return (float)(sum - 6.0);
+  for (int i = 0; i < 6; ++i) sum += test_random_unit(random);
+  return (float)((sum - 3.0) * 1.4142135623730951);
 }
 
 void test_random_bytes(test_random* random, void* memory, uint64_t n_bytes) {
