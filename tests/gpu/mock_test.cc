@@ -13,7 +13,6 @@
 #include "tests/gpu/driver_use_check.h"
 #include "tests/gpu/mutants.h"
 #include "tests/gpu/rows.h"
-#include "tests/gpu/timings.h"
 #include "tests/paths.h"
 #include "tests/rig/mock/mock.h"
 #include "tests/rig/nvrtcs.h"
@@ -117,18 +116,6 @@ constexpr Part kMockParts[] = {
     KVEVICT_ROWS("attention"),
     KVEVICT_ROWS("green"),
 #undef KVEVICT_ROWS
-    {"timings",
-     [](const Gpu& gpu, const Effort& effort, Report* report) {
-       report->Check("timings", [&] {
-         nlohmann::json rows;
-         int n_saved = 0;
-         TimeKernels(
-             gpu, effort, "", [&] { ++n_saved; }, &rows);
-         report->FailIf(rows["rows"].size() != 43 || n_saved != 6,
-                        fmt::format("{} rows, saved {} times",
-                                    rows["rows"].size(), n_saved));
-       });
-     }},
 };
 
 uint64_t Seed() {
