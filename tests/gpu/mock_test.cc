@@ -137,8 +137,9 @@ constexpr std::string_view kPartsForMutants[] = {
     "calibration", "evictions", "batches", "pages"};
 
 // Those that need the process's own memory.
-constexpr std::string_view kPartsOfCases[] = {"mutants", "scores", "attention",
-                                              "moves",   "lives",  "pages"};
+constexpr std::string_view kPartsOfCases[] = {
+    "mutants", "scores", "attention",   "moves",
+    "lives",   "pages",  "calibration", "batches"};
 
 struct Options {
   std::string part;
