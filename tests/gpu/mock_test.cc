@@ -167,7 +167,6 @@ int Run(const Options& options) {
   mock::Settings settings;
   settings.driver_version = std::max(settings.driver_version, nvrtc.version());
   settings.compute_capability = options.before_80 ? 71 : kNewerThanAnyNvrtc;
-  settings.count_traffic = false;
   settings.host_memory = std::ranges::count(kPartsOfCases, options.part) > 0;
   settings.tensor_core = *options.tensor_core;
   if (options.with_mutants) {
