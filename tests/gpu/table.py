@@ -22,11 +22,12 @@ KINDS = {
     "36 layers, f32": ("eager, as a graph, f32",),
 }
 # The same work among --rows.
+MODEL = "36 layers of 128, group 4"
 ROWS = {
-    "score: 36 layers of 128, group 4, bf16 keys, bf16 queries": ("36 layers, bf16", "score_window"),
-    "score: 36 layers of 128, group 4, f32 keys, f32 queries": ("36 layers, f32", "score_window"),
-    "compact bf16, 16384 to 2048: 36 layers of 128, group 4": ("36 layers, bf16", "compact"),
-    "compact f32, 16384 to 2048: 36 layers of 128, group 4": ("36 layers, f32", "compact"),
+    f"score: {MODEL}, bf16 keys, bf16 queries": ("36 layers, bf16", "score_window"),
+    f"score: {MODEL}, f32 keys, f32 queries": ("36 layers, f32", "score_window"),
+    f"compact bf16, 16384 to 2048: {MODEL}": ("36 layers, bf16", "compact"),
+    f"compact f32, 16384 to 2048: {MODEL}": ("36 layers, f32", "compact"),
 }
 
 
