@@ -1,7 +1,5 @@
 // Compaction, in place or to other caches: one launch for planes with the same
 // layout, of any layer.
-#include "cuda/compact.h"
-
 #include <bit>
 #include <limits>
 
@@ -30,9 +28,8 @@ constexpr KernelId kByChunks[] = {
     KernelId::gather_chunks_4, KernelId::gather_chunks_8,
     KernelId::gather_chunks_16};
 
-CompactForm FormFor(const GatherParams& p) {
-  return GatherByColumns(p, GatherUnit(p)) ? CompactForm::kColumns
-                                           : CompactForm::kChunks;
+bool GoesByColumns(const GatherParams& p) {
+  return GatherByColumns(p, GatherUnit(p));
 }
 
 CheckedSize TicketBytes(const GatherParams& p, uint32_t longest) {
@@ -77,7 +74,7 @@ ScratchNeeds CompactScratchBytes(const Context&, const Jobs<MoveJob>& jobs) {
   CheckedSize most(0);
   (void)ForEachPlaneBatch(jobs, kAnyBytes, [&](PlaneBatch& batch) {
     if (!batch.in_place) return Status();
-    if (FormFor(batch.params) == CompactForm::kColumns) return Status();
+    if (GoesByColumns(batch.params)) return Status();
     const CheckedSize bytes = TicketBytes(batch.params, batch.longest);
     if (bytes.value() > most.value()) most = bytes;
     return Status();
@@ -101,22 +98,13 @@ Status RunCompact(const Context& context, Stream stream,
     if (!batch.in_place) return LaunchCopy(context, stream, batch);
     const bool has_tickets =
         TicketBytes(batch.params, batch.longest).value() <= args.scratch.size();
-    return has_tickets && FormFor(batch.params) == CompactForm::kChunks
+    return has_tickets && !GoesByColumns(batch.params)
                ? LaunchByChunks(context, stream, args.scratch, batch)
                : LaunchByColumns(context, stream, batch.params);
   });
 }
 
 }  // namespace
-
-Status CompactIn(CompactForm form, const Context& context, Stream stream,
-                 const CompactArgs& args) {
-  return ForEachPlaneBatch(args.jobs, kAnyBytes, [&](PlaneBatch& batch) {
-    return form == CompactForm::kColumns
-               ? LaunchByColumns(context, stream, batch.params)
-               : LaunchByChunks(context, stream, args.scratch, batch);
-  });
-}
 
 const Op<CompactArgs> kOp_compact = {RunCompact, CompactScratchBytes};
 

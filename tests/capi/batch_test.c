@@ -5,41 +5,46 @@
 #include "kvevict/batch.h"
 #include "kvevict/edit.h"
 #include "tests/capi/support/copies.h"
+#include "tests/capi/support/device.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/plan.h"
 
 enum { kMost = 6, kSlots = 120, kPositions = 500, kGuardBytes = 4096 };
 
+/* Where scores decide nothing, CUDA can capture evictions in any layout. */
 static const char* const kPolicies[] = {
     "none",
     "streaming-llm:budget=40,sink=4",
+    "random:budget=24,scope=model",
+    "random:budget=36",
     "snapkv:budget=40,sink=2,window=8",
     "snapkv:budget=40,sink=2,window=8,heads=adaptive",
     "tova:budget=30",
     "keydiff:budget=0.4,sink=1,margin=9",
     "r-kv:budget=32,window=4,every=5",
-    "random:budget=24,scope=model",
     "cake:budget=40,window=4",
     "knorm:budget=40,sink=2,merge=values",
     "knorm:budget=60,chunk=48",
     "knorm:budget=30,prompt=beside,select_block=4"};
-enum { kPoliciesLen = sizeof kPolicies / sizeof *kPolicies };
+enum { kPoliciesLen = sizeof kPolicies / sizeof *kPolicies, kCaptured = 4 };
 
 /* Each sequence exists twice: for single calls and for batch calls. */
 typedef struct trial {
   uint32_t n;
   kvevict_context* context;
+  bool captures; /* on CUDA: evictions are launched as graphs */
   test_model* single[kMost];
   test_model* batch[kMost];
 } trial;
 
-static trial Begin(test_random* random) {
-  trial t = {test_random_between(random, 1, kMost), NULL, {NULL}, {NULL}};
-  t.context = test_context();
+static trial Begin(test_random* random, bool captures) {
+  trial t = {.n = test_random_between(random, 1, kMost)};
+  t.context = test_device_context();
+  t.captures = captures;
   for (uint32_t i = 0; i < t.n; ++i) {
-    test_model_spec spec =
-        test_small_model(kPolicies[test_random_below(random, kPoliciesLen)]);
+    test_model_spec spec = test_small_model(kPolicies[test_random_below(
+        random, t.captures ? kCaptured : kPoliciesLen)]);
     spec.context = t.context;
     spec.n_layers = test_random_between(random, 1, 3);
     spec.max_tokens = test_random_between(random, 100, kSlots);
@@ -49,6 +54,8 @@ static trial Begin(test_random* random) {
     const test_random seed = {test_random_u64(random)};
     t.single[i] = test_model_create(&spec, seed);
     t.batch[i] = test_model_create(&spec, seed);
+    if (!t.captures) continue;
+    EXPECT_OK(kvevict_context_prepare(t.context, t.batch[i]->plan));
   }
   return t;
 }
@@ -58,6 +65,7 @@ static void End(trial* t) {
     test_model_destroy(t->single[i]);
     test_model_destroy(t->batch[i]);
   }
+  kvevict_context_destroy(t->context);
 }
 
 /* ---- The calls, for all ---- */
@@ -113,22 +121,45 @@ static void Trim(test_model* const* models, uint32_t n,
   for (uint32_t i = 0; i < n; ++i) models[i]->n_seen = lengths[i];
 }
 
-/* Evicts in the least workspace or in the best one. */
-static void Evict(test_model* const* models, uint32_t n, bool best) {
+typedef struct evictions {
   kvevict_sequence_eviction items[kMost];
+  uint32_t n;
+  void* workspace;
+  size_t n_bytes;
+} evictions;
+
+static void Queue(void* of, kvevict_stream stream) {
+  const evictions* const e = of;
+  const kvevict_status status =
+      kvevict_sequences_evict(e->items, e->n, e->workspace, e->n_bytes, stream);
+  EXPECT(status == KVEVICT_OK, "%s", kvevict_last_error_message());
+}
+
+/* Evicts in the least workspace or in the best one. */
+static void Evict(test_model* const* models, uint32_t n, bool best,
+                  bool captures) {
+  evictions e = {.n = n};
   for (uint32_t i = 0; i < n; ++i) {
-    items[i] = (kvevict_sequence_eviction)KVEVICT_SEQUENCE_EVICTION_INIT;
-    items[i].sequence = models[i]->sequence;
-    items[i].views = models[i]->views;
-    items[i].views_len = models[i]->spec.n_layers;
+    e.items[i] = (kvevict_sequence_eviction)KVEVICT_SEQUENCE_EVICTION_INIT;
+    e.items[i].sequence = models[i]->sequence;
+    e.items[i].views = models[i]->views;
+    e.items[i].views_len = models[i]->spec.n_layers;
   }
   kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-  EXPECT_OK(kvevict_sequences_workspace(items, n, &size));
+  EXPECT_OK(kvevict_sequences_workspace(e.items, n, &size));
   const size_t n_bytes = best ? size.best_bytes : size.least_bytes;
-  uint8_t* workspace =
-      aligned_alloc(64, (n_bytes + kGuardBytes + 63) / 64 * 64);
+  uint8_t* const workspace = test_workspace_memory(n_bytes + kGuardBytes);
   memset(workspace, TEST_GUARD, n_bytes + kGuardBytes);
-  EXPECT_OK(kvevict_sequences_evict(items, n, workspace, n_bytes, NULL));
+  e.workspace = workspace;
+  e.n_bytes = n_bytes;
+  if (captures) {
+    void* const graph = test_capture(Queue, &e);
+    test_launch(graph);
+    test_forget_graph(graph);
+  } else {
+    Queue(&e, NULL);
+    test_wait();
+  }
   EXPECT(test_is_filled(workspace + n_bytes, kGuardBytes),
          "written beyond a workspace of %zu bytes", n_bytes);
   free(workspace);
@@ -193,7 +224,7 @@ static void Turn(trial* t, uint32_t* lengths, test_random* random) {
   for (uint32_t i = 0; i < t->n; ++i) {
     EXPECT_OK(test_model_evict(t->single[i], NULL, NULL));
   }
-  Evict(t->batch, t->n, test_random_coin(random));
+  Evict(t->batch, t->n, test_random_coin(random), t->captures);
   for (uint32_t i = 0; i < t->n; ++i) {
     ExpectSame(t->single[i], t->batch[i]);
     lengths[i] = t->single[i]->n_seen;
@@ -202,8 +233,11 @@ static void Turn(trial* t, uint32_t* lengths, test_random* random) {
 
 Test(batch, equals_single_calls) {
   test_random random = test_random_start("batch");
-  for (int i = 0; i < 30; ++i) {
-    trial t = Begin(&random);
+  bool captures = false;
+  for (uint32_t i = 0; i < 30; ++i) {
+    if (!test_runs(i)) continue;
+    trial t = Begin(&random, captures);
+    captures = test_on_cuda() && !captures;
     uint32_t lengths[kMost] = {0};
     for (int turn = 0; turn < 6; ++turn) Turn(&t, lengths, &random);
     for (uint32_t j = 0; j < t.n; ++j) {
@@ -218,7 +252,7 @@ Test(batch, equals_single_calls) {
 Test(batch, workspaces_are_the_largest_of_any) {
   test_random random = test_random_start("batch workspaces");
   for (int i = 0; i < 20; ++i) {
-    trial t = Begin(&random);
+    trial t = Begin(&random, false);
     kvevict_sequence_eviction items[kMost];
     size_t least = 0, best = 0;
     for (uint32_t j = 0; j < t.n; ++j) {

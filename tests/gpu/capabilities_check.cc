@@ -24,7 +24,7 @@ constexpr kvevict_dtype kOpaque = KVEVICT_DTYPE_OPAQUE;
 constexpr kvevict_status kNo = KVEVICT_ERROR_UNSUPPORTED;
 
 // Each of these might be too odd for some kernel.
-constexpr AlignmentCase kCases[] = {
+constexpr AlignmentCase kAlignmentCases[] = {
     {"opaque keys", kF32, kOpaque, 0, 1, "snapkv:window=4", 0, kNo},
     {"opaque queries", kOpaque, kF32, 8, 1, "snapkv:window=4", 0, kNo},
     {"one element, one row, the widest pooling", kF32, kF32, 1, 1,
@@ -116,7 +116,7 @@ void CheckCase(const Gpu& gpu, const AlignmentCase& c, Report* report) {
 }  // namespace
 
 void CheckCapabilities(const Gpu& gpu, const Effort&, Report* report) {
-  for (const AlignmentCase& c : kCases) {
+  for (const AlignmentCase& c : kAlignmentCases) {
     report->Check(fmt::format("capabilities: {}", c.name),
                   [&] { CheckCase(gpu, c, report); });
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kvevict/batch.h"
+#include "kvevict/calibration.h"
 #include "kvevict/experimental.h"
 #include "tests/gpu/doors.h"
 #include "tests/gpu/driver_use_check.h"
@@ -314,6 +315,24 @@ void CheckProtected(const Gpu& gpu, Report* report) {
       [&] { return e.Evict(&options); }, report);
 }
 
+// Statistics of queries are summed on the host.
+void CheckStatistics(const Gpu& gpu, Report* report) {
+  Evictable e(gpu, nullptr, "none");
+  kvevict_calibration* calibration = nullptr;
+  Check(kvevict_calibration_create(e.side.plan(), 0, &calibration));
+  const kvevict_plane queries = e.twin.DeviceQueries(0, 0);
+  const Call observe = [&] {
+    return kvevict_calibration_observe(calibration, 0, &queries, 0, 1,
+                                       gpu.stream());
+  };
+  ExpectRefused(gpu, gpu.stream(), "copying to the host", observe, report);
+  uint64_t n_rows = 1;
+  Check(kvevict_calibration_rows(calibration, 0, &n_rows));
+  report->FailIf(n_rows != 0, "refused rows count");
+  Check(observe());
+  kvevict_calibration_destroy(calibration);
+}
+
 // Another capture, which forbids waiting, is not disturbed.
 void CheckWaitingBeside(const Gpu& gpu, Report* report) {
   CUstream other = nullptr;
@@ -451,6 +470,8 @@ void CheckCaptureUse(const Gpu& gpu, const Effort&, Report* report) {
                 [&] { CheckWhereItBegins(gpu, report); });
   report->Check("in a capture, looking for protected positions is refused",
                 [&] { CheckProtected(gpu, report); });
+  report->Check("in a capture, statistics of queries are refused",
+                [&] { CheckStatistics(gpu, report); });
   report->Check("beside a capture, waiting is allowed",
                 [&] { CheckWaitingBeside(gpu, report); });
   for (const char* policy : {kPolicy, "snapkv:budget=60,scope=layer,window=16",

@@ -176,6 +176,17 @@ void CheckLives(const Gpu& gpu, const Effort& effort, Report* report) {
   Run(gpu, effort, {"life/of_any_sequence_is_as_a_naive_model_says"}, report);
 }
 
+void CheckBatches(const Gpu& gpu, const Effort& effort, Report* report) {
+  Run(gpu, effort, {"batch/equals_single_calls"}, report, 10);
+}
+
+void CheckCalibration(const Gpu& gpu, const Effort& effort, Report* report) {
+  Run(gpu, effort,
+      {"calibration/tells_what_policies_want",
+       "calibration/chunks_threads_and_dtypes_make_no_difference"},
+      report);
+}
+
 void CheckPages(const Gpu& gpu, const Effort& effort, Report* report) {
   Run(gpu, effort,
       {"paged_cache/holds_what_each_sequence_would_hold_alone",

@@ -14,7 +14,6 @@
 
 #include "tests/gpu/checks.h"
 #include "tests/gpu/rows.h"
-#include "tests/gpu/timings.h"
 
 namespace {
 
@@ -32,10 +31,8 @@ struct Options {
   std::string only;
   bool list = false;
   bool no_checks = false;
-  bool no_timings = false;
   bool rows = false;
   rows::RowOptions row_options{};
-  std::string workload;
   uint64_t seed = FreshSeed();
   std::string json;
 };
@@ -64,11 +61,6 @@ int Run(const Options& options) {
     if (!options.only.empty() && options.only != part.name) continue;
     part.run(gpu, effort, &report);
     save();
-  }
-  if (!options.no_timings) {
-    report.Check("timings", [&] {
-      TimeKernels(gpu, effort, options.workload, save, &document["timings"]);
-    });
   }
   if (options.rows) {
     report.Check("rows", [&] {
@@ -103,11 +95,8 @@ int main(int argc, char** argv) {
   app.add_flag("--list", o.list, "prints the parts of the checks, no more");
   app.add_option("--only", o.only, "one part of the checks")
       ->check(CLI::IsMember(PartNames()));
-  app.add_option("--workload", o.workload,
-                 "of the timings only those with this in their name");
   app.add_flag("--small", o.small, "shapes for an interpreter of kernels");
-  app.add_flag("--no-checks", o.no_checks, "only timings");
-  app.add_flag("--no-timings", o.no_timings, "only checks");
+  app.add_flag("--no-checks", o.no_checks, "only says which GPU there is");
   app.add_option(
       "--rows", o.row_options.named,
       "only the table of timings, rows with this in their group or name; "
@@ -118,7 +107,7 @@ int main(int argc, char** argv) {
                  "of --rows: none begins later");
   CLI11_PARSE(app, argc, argv);
   o.rows = app.count("--rows") != 0;
-  if (o.rows) o.no_checks = o.no_timings = true;
+  if (o.rows) o.no_checks = true;
   if (o.list) {
     for (const Part& part : kParts) fmt::print("{}\n", part.name);
     return 0;

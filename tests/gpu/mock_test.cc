@@ -13,7 +13,6 @@
 #include "tests/gpu/driver_use_check.h"
 #include "tests/gpu/mutants.h"
 #include "tests/gpu/rows.h"
-#include "tests/gpu/timings.h"
 #include "tests/paths.h"
 #include "tests/rig/mock/mock.h"
 #include "tests/rig/nvrtcs.h"
@@ -117,18 +116,6 @@ constexpr Part kMockParts[] = {
     KVEVICT_ROWS("attention"),
     KVEVICT_ROWS("green"),
 #undef KVEVICT_ROWS
-    {"timings",
-     [](const Gpu& gpu, const Effort& effort, Report* report) {
-       report->Check("timings", [&] {
-         nlohmann::json rows;
-         int n_saved = 0;
-         TimeKernels(
-             gpu, effort, "", [&] { ++n_saved; }, &rows);
-         report->FailIf(rows["rows"].size() != 43 || n_saved != 6,
-                        fmt::format("{} rows, saved {} times",
-                                    rows["rows"].size(), n_saved));
-       });
-     }},
 };
 
 uint64_t Seed() {
@@ -150,8 +137,9 @@ constexpr std::string_view kPartsForMutants[] = {
     "calibration", "evictions", "batches", "pages"};
 
 // Those that need the process's own memory.
-constexpr std::string_view kPartsOfCases[] = {"mutants", "scores", "attention",
-                                              "moves",   "lives",  "pages"};
+constexpr std::string_view kPartsOfCases[] = {
+    "mutants", "scores", "attention",   "moves",
+    "lives",   "pages",  "calibration", "batches"};
 
 struct Options {
   std::string part;
@@ -179,7 +167,6 @@ int Run(const Options& options) {
   mock::Settings settings;
   settings.driver_version = std::max(settings.driver_version, nvrtc.version());
   settings.compute_capability = options.before_80 ? 71 : kNewerThanAnyNvrtc;
-  settings.count_traffic = false;
   settings.host_memory = std::ranges::count(kPartsOfCases, options.part) > 0;
   settings.tensor_core = *options.tensor_core;
   if (options.with_mutants) {

@@ -25,6 +25,8 @@ class Side {
   kvevict_stream stream() const { return stream_; }
   // The sequence's calls use it from now on.
   void UseStream(kvevict_stream stream) { stream_ = stream; }
+  // So is another cache of the same shape.
+  void UseCache(Twin* twin) { twin_ = twin; }
   const oracle_policy& policy() const { return policy_; }
 
   // ---- The doors, of one layer at n_tokens ----

@@ -20,17 +20,14 @@ struct Weakening {
   const char* instead;
 };
 constexpr Weakening kWeakenings[] = {
-    {R"(\b(bar\.sync|bar\.warp\.sync|barrier\.sync)[^;]*;)", ""},
+    {R"(\b(bar\.sync|bar\.warp\.sync)[^;]*;)", ""},
     {R"(\bbar\.red\.or\.pred[ \t]+([^,]+),[^,]+,([^;]+);)", "mov.pred $1, $2;"},
-    {R"(\b(membar|fence)\.[^;]*;)", ""},
-    {R"(\bcp\.async\.wait_(group|all)[^;]*;)", ""},
-    {R"(\bmembar\.(gl|sys))", "membar.cta"},
-    {R"(\bfence\.sc\b)", "fence.acq_rel"},
+    {R"(\bcp\.async\.wait_group[^;]*;)", ""},
     {R"(\b(ld|st|atom|red)((?:\.\w+)*)\.(acquire|release|acq_rel)\b)",
      "$1$2.relaxed"},
     {R"(\b(atom|red)((?:\.\w+)*)\.acq_rel\b)", "$1$2.acquire"},
     {R"(\b(atom|red)((?:\.\w+)*)\.acq_rel\b)", "$1$2.release"},
-    {R"(\b(ld|st|atom|red|fence)((?:\.\w+)*)\.(gpu|sys)\b)", "$1$2.cta"},
+    {R"(\b(ld|st|atom|red)((?:\.\w+)*)\.gpu\b)", "$1$2.cta"},
 };
 
 std::string StatementOf(const std::string& line) {

@@ -17,7 +17,7 @@ struct Mutant {
   std::string ptx;
 };
 
-// One mutant per fence, barrier, wait, order and scope of a statement, and one
+// One mutant per barrier, wait, order and scope of a statement, and one
 // per way to weaken it.
 std::vector<Mutant> MutantsOf(const std::string& ptx);
 

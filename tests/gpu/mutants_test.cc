@@ -19,11 +19,9 @@ void WeakensEverything() {
   } kRows[] = {
       {"bar.sync 0;", 1, "left out"},
       {"bar.red.or.pred %p1, 0, %p2;", 1, "made mov.pred %p1,  %p2"},
-      {"membar.gl;", 2, "made membar.cta"},
-      {"fence.sc.gpu;", 3, "made fence.acq_rel.gpu"},
       {"ld.acquire.gpu.global.u32 %r1, [%rd1];", 2, "made ld.relaxed.gpu"},
       {"st.release.gpu.global.u32 [%rd1], %r1;", 2, "made st.release.cta"},
-      {"st.global.release.sys.u32 [%rd1], %r1;", 2, "st.global.relaxed.sys"},
+      {"st.global.release.gpu.u32 [%rd1], %r1;", 2, "st.global.relaxed.gpu"},
       {"atom.acq_rel.gpu.global.add.u32 %r1, [%rd1], 1;", 4,
        "made atom.release.gpu"},
       {"atom.relaxed.gpu.global.add.u32 %r1, [%rd1], 1;", 1,

@@ -2,8 +2,6 @@
 // plan.
 #include <fmt/format.h>
 
-#include <cstring>
-
 #include "tests/gpu/doors.h"
 #include "tests/gpu/driver_use_check.h"
 #include "tests/gpu/model.h"
@@ -124,15 +122,51 @@ void LiveASequence(const Gpu& gpu, Side* side, const Twin& twin,
   Check(kvevict_sequence_reset(side->sequence(), side->stream()));
 }
 
-void CheckPlan(const Gpu& gpu, const std::string& policy, kvevict_dtype q_dtype,
-               kvevict_dtype kv_dtype, Layout layout, Report* report) {
-  Twin twin(gpu,
-            {"", 2, 4, 2, 16, kTokens, q_dtype, kv_dtype, layout,
-             FitsBiases(policy) ? 1.0f : 0.0f},
-            1);
-  Side side(&gpu, &twin, policy);
-  const Buffer lse(
-      gpu, size_t{twin.shape().n_q_heads} * side.obs_window() * sizeof(float));
+struct PlanCase {
+  const char* policy;
+  kvevict_dtype q_dtype;
+  kvevict_dtype kv_dtype;
+  // Its caches: fits take many launches.
+  bool in_one = true;
+  bool paged = true;
+};
+
+// A scorer has a variant for each form of a policy (how rows, groups and lists
+// reduce its scores), dtypes and shape, which take most of the time to compile.
+// So each form has other dtypes, and one has the shape of evictable.h, whose
+// variants other checks compile too.
+constexpr PlanCase kPlanCases[] = {
+    {"none", kF32, kF16},
+    {"streaming-llm:budget=40", kF32, kF32},
+    {"snapkv:budget=40,window=16,scope=head", kBf16, kBf16},
+    {"snapkv:budget=40,window=4,scope=head", kF32, kF32},  // few rows
+    {"snapkv:budget=40,window=4,scope=layer,group=max", kF16, kF16},
+    {"snapkv:budget=40,window=4,scope=model,group=max,order=pool-reduce", kF32,
+     kBf16},
+    {"snapkv:budget=40,window=4,fit=bias-values", kBf16, kBf16,
+     /*in_one=*/false},
+    {"pyramidkv:budget=40,window=16", kBf16, kBf16},
+    {"expected-attention:sink=0,budget=40,reference=2,fit=bias-values", kF32,
+     kBf16, true, /*paged=*/false},
+    {"random:sink=0,budget=40,scope=head", kF32, kBf16},
+    {"custom:sink=0,budget=40,scope=layer", kF32, kF16}};
+
+// One context serves both caches, since it holds the kernels for both.
+void CheckPlan(const Gpu& gpu, const PlanCase& c, Report* report) {
+  Shape shape = {
+      "", 2, 4, 2, 32, kTokens, c.q_dtype, c.kv_dtype, Layout::kTokenMajor};
+  if (FitsBiases(c.policy)) {
+    shape.n_layers = shape.n_kv_heads = 1;
+    shape.n_q_heads = 2;
+    shape.head_dim = 16;
+    shape.most_bias = 1.0f;
+  }
+  Twin in_one(gpu, shape, 1);
+  shape.layout = Layout::kPaged;
+  Twin paged(gpu, shape, 1);
+  Side side(&gpu, &in_one, c.policy);
+  const Buffer lse(gpu,
+                   size_t{shape.n_q_heads} * side.obs_window() * sizeof(float));
   const std::vector<float> ones(lse.n_bytes() / sizeof(float), 1.0f);
   lse.Write(ones.data(), lse.n_bytes());
   const kvevict_plane row_lse = LsePlane(lse, side.obs_window());
@@ -140,49 +174,23 @@ void CheckPlan(const Gpu& gpu, const std::string& policy, kvevict_dtype q_dtype,
   Check(kvevict_context_prepare(side.context(), side.plan()));
   const uint64_t before = Loads();
   report->FailIf(before == 0, "preparing loads nothing");
-  CallTheDoors(gpu, &twin, &side, row_lse);
-  LiveASequence(gpu, &side, twin, row_lse);
-  report->FailIf(
-      Loads() != before,
-      fmt::format("{}, {} of {} more modules: {}", policy, Loads() - before,
-                  before, layout == Layout::kPaged ? "paged" : "in one"));
+  for (Twin* twin : {&in_one, &paged}) {
+    if (!(twin == &paged ? c.paged : c.in_one)) continue;
+    side.UseCache(twin);
+    CallTheDoors(gpu, twin, &side, row_lse);
+    LiveASequence(gpu, &side, *twin, row_lse);
+    report->FailIf(Loads() != before,
+                   fmt::format("{} of {} more modules: {}", Loads() - before,
+                               before, twin == &paged ? "paged" : "in one"));
+  }
 }
 
 }  // namespace
 
 void CheckPrepared(const Gpu& gpu, const Effort&, Report* report) {
-  constexpr kvevict_dtype kDTypes[][2] = {
-      {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F32},
-      {KVEVICT_DTYPE_F16, KVEVICT_DTYPE_F16},
-      {KVEVICT_DTYPE_BF16, KVEVICT_DTYPE_BF16},
-      {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_BF16}};
-  const char* const policies[] = {
-      "none",
-      "streaming-llm:budget=40",
-      "snapkv:budget=40,window=4,scope=head",
-      "snapkv:budget=40,window=4,scope=layer,group=max",
-      "snapkv:budget=40,window=4,scope=model,group=max,order=pool-reduce",
-      "snapkv:budget=40,window=4,fit=bias-values",
-      "pyramidkv:budget=40,window=4",
-      "expected-attention:sink=0,budget=40,reference=2,fit=bias-values",
-      "random:sink=0,budget=40,scope=head",
-      "custom:sink=0,budget=40,scope=layer"};
-  uint32_t n_policies = 0;
-  for (const char* const policy : policies) {
-    // Dtypes have the layouts in turns, and each policy begins with the other one.
-    uint32_t turn = n_policies++;
-    // Kernels of other policies do not depend on the queries' dtype.
-    const bool observes = std::strstr(policy, "kv:") != nullptr;
-    report->Check(std::string("prepared: ") + policy, [&] {
-      for (const auto& [q, kv] : kDTypes) {
-        if (!observes && q != KVEVICT_DTYPE_F32) continue;
-        // Fits take many launches.
-        if (FitsBiases(policy) && kv != KVEVICT_DTYPE_BF16) continue;
-        CheckPlan(gpu, policy, q, kv,
-                  turn++ % 2 == 0 ? Layout::kTokenMajor : Layout::kPaged,
-                  report);
-      }
-    });
+  for (const PlanCase& c : kPlanCases) {
+    report->Check(std::string("prepared: ") + c.policy,
+                  [&] { CheckPlan(gpu, c, report); });
   }
 }
 

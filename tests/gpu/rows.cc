@@ -18,11 +18,6 @@ double Milliseconds(Clock::time_point from) {
   return std::chrono::duration<double, std::milli>(Clock::now() - from).count();
 }
 
-Spread SpreadOf(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return {values[values.size() / 2], values.front(), values.back()};
-}
-
 nlohmann::json JsonOf(const Spread& s) {
   return {{"median", s.median}, {"least", s.least}, {"most", s.most}};
 }

@@ -23,8 +23,9 @@ struct AttentionState {
 };
 
 kvevict_dtype QueryDtype(const Format& format) {
-  return format.dtype == KVEVICT_DTYPE_F16 ? KVEVICT_DTYPE_F16
-                                           : KVEVICT_DTYPE_BF16;
+  const bool is_same =
+      format.dtype == KVEVICT_DTYPE_F16 || format.dtype == KVEVICT_DTYPE_F32;
+  return is_same ? format.dtype : KVEVICT_DTYPE_BF16;
 }
 
 std::vector<kvevict_attention_job> Jobs(const Cache& cache,
@@ -121,6 +122,12 @@ std::vector<Row> AttentionRows(const Scale& scale) {
     }
   }
   rows.insert(rows.end(), single.begin() + kOfOneQuery, single.end());
+  for (const uint32_t n_queries : {1u, 16u, 64u}) {
+    Attention a{{scale.Of(k128)}, n_queries};
+    a.cache.n_tokens = scale.Tokens(16384);
+    a.cache.format = n_queries == 1 ? kF32 : kBf16;
+    add(a, "16384 slots");
+  }
   for (const uint32_t n_queries : {4u, 2u, 3u}) {
     for (const Format& format : {kFp8, kU8, kU4, kQ8, kKivi}) {
       for (const Model& model : {k128, k256Group6, k256Group8}) {

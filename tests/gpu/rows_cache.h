@@ -18,6 +18,7 @@ struct Format {
   bool has_minimum;
   uint32_t key_group;  // tokens that share numbers for each element of keys
 };
+inline constexpr Format kF32 = {"f32", KVEVICT_DTYPE_F32, false, false, 0};
 inline constexpr Format kF16 = {"f16", KVEVICT_DTYPE_F16, false, false, 0};
 inline constexpr Format kBf16 = {"bf16", KVEVICT_DTYPE_BF16, false, false, 0};
 inline constexpr Format kFp8 = {"fp8", KVEVICT_DTYPE_FP8_E4M3, false, false, 0};

@@ -238,6 +238,14 @@ std::vector<Row> EvictionRows(const Scale& scale) {
           e, by);
     }
   }
+  // While decoding: every step, and every 128.
+  for (const char* policy : {"tova", "streaming-llm", "knorm"}) {
+    for (const uint32_t n_tokens : {2049u, 2176u}) {
+      add(fmt::format("evict by {}, {} to 2048: {}", policy, n_tokens,
+                      k128.name),
+          evicting(k128, policy, n_tokens), By::kQueue);
+    }
+  }
   for (const uint32_t n_tokens : {2176u, 16384u}) {
     Evicting e = evicting(k128, "knorm", n_tokens);
     e.kind = Evicting::kWithUndo;

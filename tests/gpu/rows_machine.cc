@@ -120,6 +120,18 @@ std::vector<Row> MachineRows(const Scale& scale) {
                       return MakeMemory(bed, copies, n_bytes, n_blocks);
                     }});
   }
+  rows.push_back({"machine", "a graph that clears one word", By::kGraph, 0,
+                  [](const Bed& bed) {
+                    Work work;
+                    work.run = [&gpu = bed.gpu,
+                                word = std::make_shared<Buffer>(bed.gpu, 4)] {
+                      Check(gpu.driver(),
+                            gpu.driver().cuMemsetD8Async(word->address(), 0, 4,
+                                                         gpu.stream()),
+                            "cuMemsetD8Async");
+                    };
+                    return work;
+                  }});
   rows.push_back({"machine", "exponentials (counted as FLOPs)", By::kGraph, 0,
                   [=, n_rounds = scale.full ? 4096u : 2u](const Bed& bed) {
                     return MakeExponentials(bed, n_blocks, n_rounds);

@@ -1,7 +1,8 @@
-// What moves rows: compaction, other dtypes, merging, rotation.
+// What moves rows: compaction, other orders and dtypes, merging, rotation.
 #include <fmt/format.h>
 
 #include <cmath>
+#include <numeric>
 
 #include "tests/gpu/rows.h"
 
@@ -13,6 +14,8 @@ struct Moving {
   uint32_t budget;   // slots to keep of every head; 0: all
   const Format* to;  // NULL: in place
   kvevict_merge merge = KVEVICT_MERGE_NONE;
+  bool has_workspace = true;  // without, rows move by columns
+  bool reorders = false;      // the budget's slots, a ring from its middle on
 };
 
 struct MovesState {
@@ -55,20 +58,32 @@ Work MakeMove(const Bed& bed, const Moving& m) {
     move.merge = m.merge;
     if (m.to != nullptr) move.destination = &state->to->view(l);
   }
+  if (m.reorders) {
+    std::vector<int32_t> ring(budget);
+    std::iota(ring.begin(), ring.end(), 0);
+    std::rotate(ring.begin(), ring.begin() + budget / 2, ring.end());
+    state->lists.Write(ring.data(), sizeof(int32_t) * budget);
+    state->keep.n_lists = 1;
+  }
   kvevict_workspace bytes = KVEVICT_WORKSPACE_INIT;
-  bed.library.Check(bed.library.compact_workspace(
-      bed.context.get(), state->moves.data(), state->moves.size(), &bytes));
-  state->workspace = std::make_unique<Buffer>(bed.gpu, bytes.best_bytes);
+  const auto size = m.reorders ? bed.library.reorder_workspace
+                               : bed.library.compact_workspace;
+  bed.library.Check(size(bed.context.get(), state->moves.data(),
+                         state->moves.size(), &bytes));
+  state->workspace =
+      std::make_unique<Buffer>(bed.gpu, m.has_workspace ? bytes.best_bytes : 0);
   CacheShape read = m.from;
   read.n_tokens = m.merge == KVEVICT_MERGE_NONE ? budget : m.from.n_tokens;
   Work work;
-  work.run = [bed, state] {
-    bed.library.Check(bed.library.compact(
-        bed.context.get(), state->moves.data(), state->moves.size(),
-        state->workspace->pointer<void>(), state->workspace->n_bytes(),
-        bed.gpu.stream()));
+  work.run = [bed, state, reorders = m.reorders] {
+    const auto move = reorders ? bed.library.reorder : bed.library.compact;
+    bed.library.Check(move(bed.context.get(), state->moves.data(),
+                           state->moves.size(),
+                           state->workspace->pointer<void>(),
+                           state->workspace->n_bytes(), bed.gpu.stream()));
   };
   work.bytes = read.RowBytes() + Destination(m).RowBytes();
+  if (m.reorders) work.bytes *= 2;  // by way of the workspace
   return work;
 }
 
@@ -125,7 +140,13 @@ std::vector<Row> MoveRows(const Scale& scale) {
                     2 * m.from.RowBytes(),
                     [m](const Bed& bed) { return MakeMove(bed, m); }});
   };
-  add("compact bf16, 16384 to 2048", {cache(16384, kBf16), budget, nullptr});
+  Moving compact{cache(16384, kBf16), budget, nullptr};
+  add("compact bf16, 16384 to 2048", compact);
+  compact.has_workspace = false;
+  add("compact bf16, 16384 to 2048, without a workspace", compact);
+  compact.has_workspace = compact.reorders = true;
+  add("reorder bf16, 2048 of 16384", compact);
+  add("compact f32, 16384 to 2048", {cache(16384, kF32), budget, nullptr});
   add("regroup KIVI in place, 16384 to 2048",
       {cache(16384, kKivi), budget, nullptr});
   static constexpr Format kTo[] = {kFp8, kI8, kU8, kU4, kQ8, kKivi};

@@ -1,5 +1,7 @@
-// Scores: window attention by dtype, page size and length, and redundancy.
+// Scores: window attention by dtype, page size and length, other policies, redundancy.
 #include <fmt/format.h>
+
+#include <cmath>
 
 #include "tests/gpu/rows.h"
 
@@ -8,16 +10,20 @@ namespace {
 
 struct Scoring {
   CacheShape cache;
-  const char* policy;
+  std::string policy;
   kvevict_dtype q_dtype;
-  uint32_t n_passes;  // over the keys
+  uint32_t n_passes;     // over the keys
+  uint32_t window = 64;  // 0: products that nobody counts
+  bool has_lse = false;  // given, so one pass is enough
 };
 
-constexpr uint32_t kScoresWindow = 64;
+constexpr uint32_t kMostRows = 64;
 
 struct ScoresState {
   Cache cache;
   Queries queries;
+  Buffer lse;
+  kvevict_plane lse_plane;
   Buffer scores;
   Buffer workspace;
   std::shared_ptr<kvevict_plan> plan;
@@ -32,7 +38,9 @@ Work MakeScoring(const Bed& bed, const Scoring& s) {
       PlanOf(bed, s.cache, s.q_dtype, s.policy);
   const auto state = std::make_shared<ScoresState>(ScoresState{
       Cache(bed.gpu, s.cache, bed.seed),
-      Queries(bed.gpu, m, 1, kScoresWindow, s.q_dtype, bed.seed + 1),
+      Queries(bed.gpu, m, 1, kMostRows, s.q_dtype, bed.seed + 1),
+      Buffer(bed.gpu, sizeof(float) * m.n_q_heads * kMostRows),
+      KVEVICT_PLANE_INIT,
       Buffer(bed.gpu, sizeof(float) * n_scores * m.n_layers),
       Buffer(bed.gpu,
              bed.library.WorkspaceBytes(plan.get(), KVEVICT_OPERATION_SCORE)),
@@ -41,8 +49,16 @@ Work MakeScoring(const Bed& bed, const Scoring& s) {
       {}});
   state->inputs.assign(m.n_layers, KVEVICT_SIGNAL_INPUTS_INIT);
   state->jobs.assign(m.n_layers, KVEVICT_SCORE_JOB_INIT);
+  // Rows of small logits have about this.
+  const std::vector<float> lse(m.n_q_heads * kMostRows,
+                               std::log(static_cast<float>(s.cache.n_tokens)));
+  state->lse.Write(lse.data(), state->lse.n_bytes());
+  state->lse_plane.data = state->lse.address();
+  state->lse_plane.dtype = KVEVICT_DTYPE_F32;
+  state->lse_plane.head_dim = 1;
   for (uint32_t l = 0; l < m.n_layers; ++l) {
     state->inputs[l].queries = &state->queries.of(l);
+    if (s.has_lse) state->inputs[l].row_lse = &state->lse_plane;
     kvevict_score_job& job = state->jobs[l];
     job.layer = l;
     job.n_tokens = s.cache.n_tokens;
@@ -59,11 +75,8 @@ Work MakeScoring(const Bed& bed, const Scoring& s) {
                           state->workspace.n_bytes(), bed.gpu.stream()));
   };
   work.bytes = s.n_passes * s.cache.RowBytes() + state->scores.n_bytes();
-  // Redundancy has products of its own, which nobody counts.
-  work.flops = s.n_passes < 2
-                   ? 0
-                   : uint64_t{2} * s.n_passes * m.n_layers * m.n_q_heads *
-                         kScoresWindow * s.cache.n_tokens * m.head_dim;
+  work.flops = uint64_t{2} * s.n_passes * m.n_layers * m.n_q_heads * s.window *
+               s.cache.n_tokens * m.head_dim;
   return work;
 }
 
@@ -76,8 +89,8 @@ std::vector<Row> ScoreRows(const Scale& scale) {
                     s.cache.RowBytes() + s.cache.RowBytes() / 8,
                     [s](const Bed& bed) { return MakeScoring(bed, s); }});
   };
-  const char* const snapkv = scale.full ? "snapkv:budget=2048,window=64"
-                                        : "snapkv:budget=80,window=64";
+  const std::string budget = fmt::format(":budget={}", scale.Tokens(2048));
+  const std::string snapkv = "snapkv" + budget + ",window=64";
   const auto keys = [&](const Model& model, const Format& format) {
     CacheShape cache{scale.Of(model)};
     cache.n_tokens = scale.Tokens(16384);
@@ -90,6 +103,24 @@ std::vector<Row> ScoreRows(const Scale& scale) {
       add(fmt::format("score: {}, bf16 keys, {} queries", model.name,
                       q == KVEVICT_DTYPE_F32 ? "f32" : "bf16"),
           {keys(model, kBf16), snapkv, q, 2});
+    }
+  }
+  for (const Format& format : {kBf16, kF32}) {
+    const auto name = [&](const char* what) {
+      return fmt::format("score{}: {}, {} keys", what, k128.name, format.name);
+    };
+    const CacheShape cache = keys(k128, format);
+    if (format.dtype == KVEVICT_DTYPE_F32) {
+      add(name("") + ", f32 queries", {cache, snapkv, format.dtype, 2});
+    }
+    add(name("") + ", log-sum-exps given",
+        {cache, snapkv, format.dtype, 1, 64, true});
+    add(name("") + ", window of 32",
+        {cache, "snapkv" + budget + ",window=32", format.dtype, 2, 32});
+    for (const char* policy : {"tova", "knorm", "keydiff", "lagkv", "cur"}) {
+      Scoring s{cache, policy + budget, format.dtype, 1, 0};
+      s.cache.has_values = *policy == 'l' || *policy == 'c';
+      add(name((std::string(" by ") + policy).c_str()), s);
     }
   }
   for (const Model& model : {k128, k256Group6}) {
@@ -117,8 +148,7 @@ std::vector<Row> ScoreRows(const Scale& scale) {
       cache.n_tokens = scale.Tokens(n_tokens);
       if (*content == 'a') cache.keys = Content::kAroundMean;
       add(fmt::format("r-kv: {}, {} tokens, {}", k128.name, n_tokens, content),
-          {cache, scale.full ? "r-kv:budget=2048" : "r-kv:budget=80",
-           KVEVICT_DTYPE_BF16, 1});
+          {cache, "r-kv" + budget, KVEVICT_DTYPE_BF16, 1, 0});
     }
   }
   CacheShape longest =

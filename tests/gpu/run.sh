@@ -8,14 +8,14 @@
 # OUT (default: results/ beside this script), each part's JSON and output as soon as
 # they are there. Parts, in this order: rows (the table of docs/gpu-measurements.md;
 # --rows: only those with TEXT in their group or name; --against: another build's calls
-# take turns with this one's), checks, torch (if PyTorch sees the GPU), timings, compiler
+# take turns with this one's), checks, torch (if PyTorch sees the GPU), compiler
 # (kvevict_gates with the libnvrtc there), sanitizers (if compute-sanitizer is there). A
 # part that fails or hangs does not keep the others from running; one that would begin
 # after KVEVICT_GPU_SECONDS (590) is named and left out. Exits with 0 if nothing failed,
 # with 2 if there is no usable GPU.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-readonly parts='rows checks torch timings compiler sanitizers'
+readonly parts='rows checks torch compiler sanitizers'
 readonly deadline=${KVEVICT_GPU_SECONDS:-590}
 
 say() { printf '== %s\n' "$*"; }
@@ -78,7 +78,7 @@ fi
 say "libnvrtc: ${libnvrtc[1]:-as the system finds it}"
 timeout 30 nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,memory.total \
   --format=csv,noheader 2>/dev/null || say "no nvidia-smi here"
-gpu=$(timeout -k 5 60 "$program" "${libnvrtc[@]}" --no-checks --no-timings 2>&1) ||
+gpu=$(timeout -k 5 60 "$program" "${libnvrtc[@]}" --no-checks 2>&1) ||
   fail "no GPU that can be used: ${gpu#kvevict_gpu_test: }"
 
 # test_program NAME SECONDS options...: NAME.json and NAME.txt in $out
@@ -100,7 +100,7 @@ if wanted checks; then
   say "checks, side by side: ${checks[*]}"
   declare -A running
   for part in "${checks[@]}"; do
-    within 170 "$program" "${libnvrtc[@]}" --kernel-cache "$cache" --no-timings \
+    within 170 "$program" "${libnvrtc[@]}" --kernel-cache "$cache" \
       --json "$out/$part.json" --only "$part" >"$out/$part.txt" 2>&1 &
     running[$part]=$!
   done
@@ -131,8 +131,6 @@ if wanted torch; then
   fi
 fi
 
-if wanted timings; then test_program timings 150 --no-checks; fi
-
 if wanted compiler && [[ $gpu =~ sm_([0-9]+) ]]; then
   say "compiler"
   KVEVICT_NVRTC_DIR=${libnvrtc[1]:+$(dirname "${libnvrtc[1]}")} within 90 \
@@ -147,7 +145,7 @@ if wanted sanitizers; then
     ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
   if [[ -n $sanitizer ]]; then
     seed=$(date +%s) # same models: the first run compiles for all
-    test_program small 90 --small --no-timings --seed "$seed"
+    test_program small 90 --small --seed "$seed"
     mapfile -t checks < <("$program" --list)
     tools=(memcheck racecheck synccheck)
     say "compute-sanitizer, small shapes, side by side: ${tools[*]}"
@@ -157,7 +155,7 @@ if wanted sanitizers; then
         # The program judges calls that fail.
         within 220 "$sanitizer" --tool "$tool" --error-exitcode 9 \
           --report-api-errors no \
-          "$program" "${libnvrtc[@]}" --small --no-timings --seed "$seed" \
+          "$program" "${libnvrtc[@]}" --small --seed "$seed" \
           --only "$part" --kernel-cache "$cache" >"$out/$tool.$part.txt" 2>&1 &
         watched[$tool.$part]=$!
       done

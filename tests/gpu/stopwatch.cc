@@ -6,16 +6,44 @@
 #include <cstdio>
 #include <vector>
 
+#include "tests/gpu/matrix_rate.h"
+
 namespace kvevict::gpu {
 
-Spread Stopwatch::Repeat(const std::function<double()>& run) const {
-  std::vector<double> ms(n_runs_);
+namespace {
+
+// Bytes read and written per second by the driver's own copy.
+double CopyRate(const Gpu& gpu, const Effort& effort) {
+  const Stopwatch watch(gpu, effort);
+  const size_t n_bytes = effort.full ? size_t{1} << 30 : size_t{1} << 16;
+  const Buffer from(gpu, n_bytes);
+  const Buffer to(gpu, n_bytes);
+  std::vector<double> ms(effort.full ? 22 : 2);
   for (double& m : ms) {
-    Lead();
-    m = run();
+    watch.Lead();
+    m = gpu.Time([&] {
+      Check(gpu.driver(),
+            gpu.driver().cuMemcpyDtoDAsync(to.address(), from.address(),
+                                           n_bytes, gpu.stream()),
+            "cuMemcpyDtoDAsync");
+    });
   }
-  std::sort(ms.begin(), ms.end());
-  return {ms[ms.size() / 2], ms.front(), ms.back()};
+  ms.erase(ms.begin());  // the first one touches memory
+  return 2.0 * static_cast<double>(n_bytes) / (SpreadOf(ms).median * 1e-3);
+}
+
+}  // namespace
+
+Spread SpreadOf(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return {values[values.size() / 2], values.front(), values.back()};
+}
+
+Limits MeasureLimits(const Gpu& gpu, const Effort& effort) {
+  const Limits limits = {CopyRate(gpu, effort), MatrixRate(gpu, effort.full)};
+  fmt::print("copy {:.1f} GB/s, read and written; mma.sync {:.1f} TFLOP/s\n",
+             limits.copy * 1e-9, limits.matrix * 1e-12);
+  return limits;
 }
 
 void Stopwatch::Lead() const {
@@ -23,27 +51,6 @@ void Stopwatch::Lead() const {
         gpu_.driver().cuMemcpyDtoDAsync(to_.address(), from_.address(),
                                         to_.n_bytes(), gpu_.stream()),
         "cuMemcpyDtoDAsync");
-}
-
-Spread Stopwatch::Measure(const std::function<void()>& work,
-                          const std::function<void()>& prepare) const {
-  const Graph graph(gpu_, work);
-  prepare();
-  graph.Launch();
-  return Repeat([&] {
-    prepare();
-    return gpu_.Time([&] { graph.Launch(); });
-  });
-}
-
-Spread Stopwatch::MeasureQueued(const std::function<void()>& work,
-                                const std::function<void()>& prepare) const {
-  prepare();
-  work();
-  return Repeat([&] {
-    prepare();
-    return gpu_.Time(work);
-  });
 }
 
 void AddRow(nlohmann::json* rows, const std::string& name, const Spread& ms,

@@ -21,6 +21,14 @@ KINDS = {
     "36 layers, f32, W=64": ("eager, as a graph, f32",),
     "36 layers, f32": ("eager, as a graph, f32",),
 }
+# The same work among --rows.
+MODEL = "36 layers of 128, group 4"
+ROWS = {
+    f"score: {MODEL}, bf16 keys, bf16 queries": ("36 layers, bf16", "score_window"),
+    f"score: {MODEL}, f32 keys, f32 queries": ("36 layers, f32", "score_window"),
+    f"compact bf16, 16384 to 2048: {MODEL}": ("36 layers, bf16", "compact"),
+    f"compact f32, 16384 to 2048: {MODEL}": ("36 layers, f32", "compact"),
+}
 
 
 def load(folder, name):
@@ -44,19 +52,20 @@ def number(value, form=".3g"):
 
 
 def print_rows(document, torch):
-    """The table of --rows, with PyTorch's backends beside attention in bf16."""
+    """The table of --rows, with PyTorch's backends beside attention in bf16, and its
+    faster form beside scores and compaction."""
     backends = ("flash", "cuDNN", "flex")
     print(f"\n{document['gpu']}: rows"
           + (f", against {document['rows']['against']}" if document["rows"]["against"] else "")
           + ".\n")
     print("| group | row | ms | TB/s | TFLOP/s | host, us | of the other's time | "
-          + " | ".join(backends) + " |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+          + " | ".join(backends) + " | PyTorch |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     for row in document["rows"]["rows"]:
         cells = [row["group"], row["name"]]
         if "ms" not in row:
             why = "skipped" if "skipped" in row else "failed"
-            cells += [f"{why}: {row[why]}"] + [""] * 7
+            cells += [f"{why}: {row[why]}"] + [""] * 8
         else:
             ratio = row.get("ratio")
             same = row["name"].replace(", bf16", "")
@@ -68,6 +77,7 @@ def print_rows(document, torch):
                       if ratio else ""]
             cells += [number(torch["rows"].get(b, {}).get(same, {}).get("ms"))
                       if ", bf16" in row["name"] else "" for b in backends]
+            cells += [number(fastest(torch, *ROWS.get(row["name"], ("", ""))))]
         print("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
 
 

@@ -289,7 +289,6 @@ int Run(int sm, bool with_mutants) {
     settings.compute_capability = sm + 1;
     settings.seed = random.Next();
     settings.resident_blocks = resident_blocks;
-    settings.count_traffic = false;
     if (with_mutants) settings.instead_of = &MutantOf;
     mock::Reset(settings);
     kvevict_context* cpu = nullptr;

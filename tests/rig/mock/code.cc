@@ -50,7 +50,7 @@ CUresult RunKernel(State& state, const Function& function,
   ptx::LaunchOptions options;
   options.seed = state.settings.seed + state.kernels_run;
   options.resident_blocks = state.settings.resident_blocks;
-  options.count_traffic = state.settings.count_traffic;
+  options.count_traffic = false;
   options.tensor_core = state.settings.tensor_core;
   try {
     ptx::Launch(*function.kernel, shape, params, function.context->memory,

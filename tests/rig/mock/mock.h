@@ -31,7 +31,6 @@ struct Settings {
   // The seed of kernels, see ptx/launch.h.
   uint64_t seed = 1;
   uint32_t resident_blocks = 4;
-  bool count_traffic = true;
   rig::TensorCore tensor_core = rig::kToNearest;
   // Returns the text to read in the place of a module's.
   std::string (*instead_of)(const std::string& ptx) = nullptr;

@@ -1,4 +1,4 @@
-// Loads and stores of all spaces, fences.
+// Loads and stores of all spaces.
 #include <cstring>
 
 #include "tests/rig/ptx/block.h"
@@ -84,11 +84,11 @@ void CheckVector(int expected, int found) {
 void TakeOrderAndSpace(Modifiers& m, const char* word, Order ordered,
                        Instruction& i) {
   i.space = m.TakeSpace();
-  static constexpr Order kOrders[] = {Order::kWeak, Order::kRelaxed,
-                                      Order::kRelaxed};
-  const int order = m.TakeOneOf({"weak", "volatile", "relaxed", word});
-  if (order >= 0) i.order = order == 3 ? ordered : kOrders[order];
-  if (order >= 2) i.scope = m.ExpectScope();
+  const int order = m.TakeOneOf({"relaxed", word});
+  if (order >= 0) {
+    i.order = order == 0 ? Order::kRelaxed : ordered;
+    i.scope = m.ExpectScope();
+  }
   if (i.space == Space::kNone) i.space = m.TakeSpace();
   if (i.space == Space::kNone) Fail("generic addresses are not known");
 }
@@ -119,29 +119,9 @@ void DecodeStore(Modifiers& m, Instruction& i) {
                 });
 }
 
-// flag: fence.sc.
-void RunFence(Lane& lane, const Instruction& i) {
-  lane.block->grid.in_flight.Fence(lane, i.scope, i.flag);
-}
-
-void DecodeMemoryBarrier(Modifiers& m, Instruction& i) {
-  i.scope =
-      m.ExpectOneOf({"cta", "gl", "sys"}) == 0 ? Scope::kBlock : Scope::kGpu;
-  i.flag = true;
-  i.run = &RunFence;
-}
-
-void DecodeFence(Modifiers& m, Instruction& i) {
-  i.flag = m.ExpectOneOf({"sc", "acq_rel"}) == 0;
-  i.scope = m.ExpectScope();
-  i.run = &RunFence;
-}
-
 constexpr Opcode kOpcodes[] = {
     {"ld", "Da", &DecodeLoad},
     {"st", "aS", &DecodeStore},
-    {"membar", "", &DecodeMemoryBarrier},
-    {"fence", "", &DecodeFence, 70},
 };
 
 }  // namespace

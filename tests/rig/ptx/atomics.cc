@@ -68,7 +68,7 @@ void DecodeAtomic(Modifiers& m, Instruction& i) {
                                       Order::kRelease, Order::kAcquireRelease};
   const int order = m.TakeOneOf({"relaxed", "acquire", "release", "acq_rel"});
   i.order = kOrders[std::max(order, 0)];
-  const int scope = m.TakeOneOf({"cta", "gpu", "sys"});
+  const int scope = m.TakeOneOf({"cta", "gpu"});
   if (order >= 0 && scope < 0) Fail("an order without a scope");
   i.scope = scope == 0 ? Scope::kBlock : Scope::kGpu;
   if (i.space == Space::kNone) i.space = m.TakeSpace();

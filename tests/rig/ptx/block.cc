@@ -72,8 +72,6 @@ void Block::Start(uint64_t index) {
     lane.local.assign(grid.kernel.local_bytes, 0xFF);
     lane.committed.clear();
     lane.issued.clear();
-    std::fill_n(lane.fences, kScopes, Mark());
-    lane.observed.clear();
     lane.known.Clear();
     runnable_.push_back(lane.thread);
   }

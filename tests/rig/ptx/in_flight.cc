@@ -88,12 +88,9 @@ void InFlight::Add(Lane& lane, const PendingAccess& issued) {
   PendingAccess access = issued;
   access.mark = MarkOf(lane);
   const Instruction& i = *access.instruction;
-  if (access.kind != AccessKind::kLoad && IsStrong(i.order)) {
-    for (int scope = 0; scope <= static_cast<int>(i.scope); ++scope) {
-      access.releases[scope] =
-          Releases(i.order) ? access.mark : lane.fences[scope];
-    }
-    if (access.releases[0].serial != 0) access.known = KnownTo(lane);
+  if (access.kind != AccessKind::kLoad && Releases(i.order)) {
+    access.releases = true;
+    access.known = KnownTo(lane);
   }
   // A flag is often seen long before the data that it guards.
   const bool is_flag = IsStrong(i.order) && random_() % 2 == 0;
@@ -152,8 +149,7 @@ void InFlight::PerformNow(const PendingAccess& access) {
 // An atomic passes on what the value that it has read carried. A strong store
 // passes on what its own thread released before.
 void InFlight::NoteWrite(const PendingAccess& access) {
-  const bool releases = access.releases[0].serial != 0;
-  if (!releases && released_.empty()) return;
+  if (!access.releases && released_.empty()) return;
   std::vector<Release>& carried = released_[access.at];
   if (access.kind == AccessKind::kStore) {
     const bool strong = IsStrong(access.instruction->order);
@@ -162,11 +158,8 @@ void InFlight::NoteWrite(const PendingAccess& access) {
              r.mark.thread != access.mark.thread;
     });
   }
-  for (int scope = 0; scope < kScopes; ++scope) {
-    const Mark& mark = access.releases[scope];
-    if (mark.serial != 0) {
-      carried.push_back({mark, static_cast<Scope>(scope), access.known});
-    }
+  if (access.releases) {
+    carried.push_back({access.mark, access.instruction->scope, access.known});
   }
   if (carried.empty()) released_.erase(access.at);
 }
@@ -239,44 +232,22 @@ bool InFlight::PerformAll() {
 
 // ---- Order ----
 
-// Releases that the thread has observed come before it now, if both scopes hold
-// both threads.
-void InFlight::Acquire(Lane& lane, Scope scope) {
-  std::erase_if(lane.observed, [&](const Release& r) {
+void InFlight::NoteStrongRead(Lane& lane, const uint8_t* at, Order order,
+                              Scope scope) {
+  const auto found = released_.find(at);
+  if (!Acquires(order) || found == released_.end()) return;
+  // What is performed may change what the word carries.
+  const std::vector<Release> carried = found->second;
+  for (const Release& r : carried) {
+    // Both scopes must hold both threads.
     if (r.mark.block != lane.block->index() &&
         std::min(r.scope, scope) != Scope::kGpu) {
-      return false;
+      continue;
     }
     PerformBefore(r.mark);
     lane.known.Add(r.mark);
     lane.known.Add(snapshots_[r.known]);
-    return true;
-  });
-}
-
-void InFlight::NoteStrongRead(Lane& lane, const uint8_t* at, Order order,
-                              Scope scope) {
-  const auto found = released_.find(at);
-  if (found != released_.end()) {
-    for (const Release& r : found->second) {
-      const Release seen = {r.mark, std::min(r.scope, scope), r.known};
-      const bool is_new = std::none_of(
-          lane.observed.begin(), lane.observed.end(), [&](const Release& o) {
-            return o.mark.serial == seen.mark.serial && o.scope == seen.scope;
-          });
-      if (is_new) lane.observed.push_back(seen);
-    }
   }
-  if (Acquires(order)) Acquire(lane, scope);
-}
-
-void InFlight::Fence(Lane& lane, Scope scope, bool sequential) {
-  // An atomic under way is before the fence, and so is what it will have read.
-  PerformIf([&](const PendingAccess& a) { return a.lane == &lane; });
-  Acquire(lane, scope);
-  const Mark mark = MarkOf(lane);
-  std::fill_n(lane.fences, static_cast<int>(scope) + 1, mark);
-  if (sequential) PerformBefore(mark);
 }
 
 }  // namespace kvevict::ptx

@@ -7,7 +7,7 @@
 //   its thread, or after a barrier any thread of its block, comes back to the
 //     same bytes, and one of the two accesses writes
 //   somebody acquires what its thread released after it
-//   a fence.sc or membar of its thread, a bar.warp.sync
+//   a bar.warp.sync
 //   the launch ends
 //
 // A release alone performs nothing: without an acquire that reads what was
@@ -42,8 +42,8 @@ struct PendingAccess {
   uint16_t next = 0;   // in its bucket
   uint16_t place = 0;  // among the living
   Mark mark = {};
-  Mark releases[kScopes] = {};  // what a strong write releases, by scope
-  uint32_t known = 0;           // what its thread knew then
+  bool releases = false;
+  uint32_t known = 0;  // what its thread knew then, if it releases
   alignas(8) uint8_t operands[16] = {};  // what is stored; of atomics b, c
 };
 
@@ -73,9 +73,9 @@ class InFlight {
   void Add(Lane& lane, const PendingAccess& access);
   // An atomic whose scope is the block is a load and a store to other blocks.
   void AddTorn(Lane& lane, const PendingAccess& access);
-  // A strong load or an acquiring atomic has just read.
+  // A strong load or an atomic has just read. If it acquires, what was released with
+  // the value comes before the thread now.
   void NoteStrongRead(Lane& lane, const uint8_t* at, Order order, Scope scope);
-  void Fence(Lane& lane, Scope scope, bool sequential);
 
   // Performs what the registers of the instruction wait for.
   void Await(Lane& lane, const Instruction& i);
@@ -104,7 +104,6 @@ class InFlight {
   void PerformNow(const PendingAccess& access);
   void NoteWrite(const PendingAccess& access);
   void PerformBefore(const Mark& mark);
-  void Acquire(Lane& lane, Scope scope);
   uint32_t KnownTo(const Lane& lane);  // the number of a snapshot
   uint16_t Take();
   void Link(uint16_t id);

@@ -38,7 +38,7 @@ struct alignas(64) Instruction {
   uint8_t n_slots = 0;
   Slot slots[kMaxSlots] = {};         // of the operands, one after another
   uint8_t counts[kMaxOperands] = {};  // slots per operand
-  Order order = Order::kWeak;         // order of an access or a fence
+  Order order = Order::kWeak;         // order of an access
   Scope scope = Scope::kGpu;          // scope of a strong one
   int64_t offsets[2] = {};            // offsets of the first and second address
   uint32_t target = 0;                // of a branch

@@ -52,9 +52,7 @@ class Lane {
   // flight; and the number of such registers.
   std::vector<uint16_t> awaited;
   uint32_t n_awaited = 0;
-  Mark fences[kScopes] = {};      // the last fence, by scope
-  std::vector<Release> observed;  // by strong reads, not acquired yet
-  Knowledge known;                // acquired since the last barrier
+  Knowledge known;  // acquired since the last barrier
 
   // Whether the access comes before what the thread does now.
   bool ComesAfter(const Mark& access) const;

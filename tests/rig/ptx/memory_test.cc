@@ -21,11 +21,11 @@ Test(ptx_memory, vectors_and_widths) {
     ld.global.v4.u32 {%r0, %r1, %r2, %r3}, [%rd19];
     ld.global.s8 %r4, [%rd19+3];
     ld.global.u8 %r5, [%rd19+3];
-    ld.volatile.global.u16 %rs0, [%rd19+2];
+    ld.global.u16 %rs0, [%rd19+2];
     cvt.u32.u16 %r6, %rs0;
     st.global.v2.u32 [%rd18], {%r3, %r0};
     st.global.v2.u32 [%rd18+8], {%r4, %r5};
-    st.volatile.global.u32 [%rd18+16], %r6;
+    st.global.u32 [%rd18+16], %r6;
     st.global.u8 [%rd18+20], %r1;
   )"),
                                     6, {},

@@ -72,7 +72,7 @@ Space Modifiers::TakeSpace() {
 }
 
 Scope Modifiers::ExpectScope() {
-  return ExpectOneOf({"cta", "gpu", "sys"}) == 0 ? Scope::kBlock : Scope::kGpu;
+  return ExpectOneOf({"cta", "gpu"}) == 0 ? Scope::kBlock : Scope::kGpu;
 }
 
 bool Modifiers::TakeLast(std::string_view modifier) {

@@ -10,7 +10,7 @@ namespace kvevict::ptx {
 
 enum class Order : uint8_t {
   kWeak,
-  kRelaxed,  // also volatile; from here on an access is strong
+  kRelaxed,  // from here on an access is strong
   kAcquire,
   kRelease,
   kAcquireRelease
@@ -24,10 +24,8 @@ inline bool Releases(Order order) {
   return order == Order::kRelease || order == Order::kAcquireRelease;
 }
 
-// The threads that it concerns. The whole system is treated like the GPU.
+// The threads that it concerns.
 enum class Scope : uint8_t { kBlock, kGpu };
-
-constexpr int kScopes = 2;
 
 // A thread's place in the order. Its block's earlier generations, which end at
 // barriers, come before it, and so do its own lower serial numbers.

@@ -57,7 +57,6 @@ Test(ptx_schedule, waiting_for_nobody_is_an_error) {
   options.max_idle_turns = 5000;
   for (const char* body : {
            "$spin: ld.global.acquire.gpu.u32 %r0, [%rd18];\nbra $spin;",
-           "$spin: ld.volatile.global.u32 %r0, [%rd18];\nbra $spin;",
            "$spin: atom.global.add.u32 %r0, [%rd18], 0;\nbra $spin;",
            "$spin: nanosleep.u32 100;\nbra $spin;",
        }) {

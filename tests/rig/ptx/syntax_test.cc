@@ -34,6 +34,9 @@ Test(ptx_syntax, unknown_words_are_errors) {
   ExpectRefused("atom.global.cas.b32 %r0, [%rd18], 1, 2;", "too many");
   ExpectRefused("ld.u32 %r0, [%rd18];", "generic");
   ExpectRefused("call foo;", "unknown opcode");
+  ExpectRefused("fence.acq_rel.gpu;", "unknown opcode");
+  ExpectRefused("ld.volatile.global.u32 %r0, [%rd18];", "generic");
+  ExpectRefused("st.release.sys.global.u32 [%rd18], %r0;", "sys");
   ExpectRefused("mov.u32 %r0, %clock;", "unknown name");
   ExpectRefused("mov.u32 %r0, nowhere;", "unknown name");
   ExpectRefused("mov.u32 %r77, 0;", "not a register");
