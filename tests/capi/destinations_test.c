@@ -6,6 +6,7 @@
 #include "kvevict/batch.h"
 #include "kvevict/experimental.h"
 #include "kvevict/paged.h"
+#include "tests/capi/support/contexts.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"
 #include "tests/capi/support/grouped_rows.h"
@@ -113,6 +114,26 @@ static void CompactTo(const trial* t, uint32_t layer) {
   EXPECT_OK(kvevict_compact(m->context, &move, 1, NULL, 0, NULL));
 }
 
+/* Evicts one model elsewhere and the other one in place, in one call. */
+static void EvictInBatch(const trial* t) {
+  test_model* const models[] = {t->elsewhere, t->in_place};
+  kvevict_sequence_eviction items[2];
+  for (int i = 0; i < 2; ++i) {
+    items[i] = (kvevict_sequence_eviction)KVEVICT_SEQUENCE_EVICTION_INIT;
+    items[i].sequence = models[i]->sequence;
+    items[i].views = models[i]->views;
+    items[i].views_len = models[i]->spec.n_layers;
+  }
+  items[0].options = &t->options;
+  kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+  EXPECT_OK(kvevict_sequences_workspace(items, 2, &size));
+  void* workspace = aligned_alloc(64, (size.best_bytes + 63) / 64 * 64);
+  EXPECT_OK(
+      kvevict_sequences_evict(items, 2, workspace, size.best_bytes, NULL));
+  free(workspace);
+}
+
+/* Models of one context may be evicted in one call. */
 static void EvictBoth(trial* t, const char* what) {
   const uint32_t n_layers = t->in_place->spec.n_layers;
   uint64_t bytes_after = 0;
@@ -124,8 +145,14 @@ static void EvictBoth(trial* t, const char* what) {
   uint32_t kept[TEST_MAX_LAYERS];
   EXPECT_OK(kvevict_sequence_kept_slots(
       t->elsewhere->sequence, t->elsewhere->views, n_layers, kept, n_layers));
-  EXPECT_OK(test_model_evict(t->in_place, NULL, &theirs));
-  EXPECT_OK(test_model_evict(t->elsewhere, &t->options, &ours));
+  if (t->in_place->spec.context != NULL) {
+    EvictInBatch(t);
+    EXPECT_OK(kvevict_sequence_report(t->in_place->sequence, &theirs, NULL, 0));
+    EXPECT_OK(kvevict_sequence_report(t->elsewhere->sequence, &ours, NULL, 0));
+  } else {
+    EXPECT_OK(test_model_evict(t->in_place, NULL, &theirs));
+    EXPECT_OK(test_model_evict(t->elsewhere, &t->options, &ours));
+  }
   test_expect_same_tokens(t->in_place, t->elsewhere, what);
   for (uint32_t l = 0; l < n_layers; ++l) {
     const bool by_score =
@@ -170,9 +197,12 @@ Test(destinations, get_the_bytes_of_compaction_by_the_same_lists) {
   test_random random = test_random_start("destinations");
   for (uint32_t i = 0; i < 8 * kPoliciesLen; ++i) {
     const char* policy = kPolicies[i % kPoliciesLen];
+    test_model_spec spec = Draw(policy, &random);
+    if (test_random_coin(&random)) {
+      spec.context = test_draw_context(&random).context;
+    }
     trial* t =
-        Begin(Draw(policy, &random),
-              test_random_between(&random, 1, test_last_dtype()),
+        Begin(spec, test_random_between(&random, 1, test_last_dtype()),
               (test_layout)test_random_below(&random, TEST_N_LAYOUTS), &random);
     /* Some rounds lose nothing or store nothing. */
     if (i % 9 != 0) Step(t, test_random_between(&random, 12, kSlots));
@@ -300,50 +330,7 @@ Test(destinations, may_have_groups_of_tokens) {
   }
 }
 
-/* ---- Batches, and pages of another pool ---- */
-
-Test(destinations, of_a_batch_get_what_single_calls_give) {
-  test_random random = test_random_start("destinations batch");
-  trial* t[2];
-  kvevict_sequence_eviction items[2];
-  kvevict_context* const context = test_context();
-  for (int i = 0; i < 2; ++i) {
-    test_model_spec spec = Draw(kPolicies[2 + i], &random);
-    spec.n_threads = 1;
-    spec.context = context;
-    t[i] = Begin(spec, KVEVICT_DTYPE_U4, TEST_PAGED_16, &random);
-    Step(t[i], 90);
-    items[i] = (kvevict_sequence_eviction)KVEVICT_SEQUENCE_EVICTION_INIT;
-    items[i].sequence = t[i]->in_place->sequence;
-    items[i].views = t[i]->in_place->views;
-    items[i].views_len = spec.n_layers;
-  }
-  /* The first item evicts elsewhere, the second one in place. */
-  items[0].sequence = t[0]->elsewhere->sequence;
-  items[0].views = t[0]->elsewhere->views;
-  items[0].options = &t[0]->options;
-  kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-  EXPECT_OK(kvevict_sequences_workspace(items, 2, &size));
-  void* workspace = aligned_alloc(64, (size.best_bytes + 63) / 64 * 64);
-  for (uint32_t l = 0; l < t[0]->in_place->spec.n_layers; ++l) {
-    t[0]->before[l] = test_cache_clone(t[0]->elsewhere->live[l]);
-  }
-  EXPECT_OK(
-      kvevict_sequences_evict(items, 2, workspace, size.best_bytes, NULL));
-  EXPECT_OK(test_model_evict(t[0]->in_place, NULL, NULL));
-  EXPECT_OK(test_model_evict(t[1]->elsewhere, NULL, NULL));
-  for (int i = 0; i < 2; ++i) {
-    test_expect_same_tokens(t[i]->in_place, t[i]->elsewhere, "batch");
-  }
-  for (uint32_t l = 0; l < t[0]->in_place->spec.n_layers; ++l) {
-    CompactTo(t[0], l);
-    test_expect_same_bytes(t[0]->to[l], t[0]->theirs[l], "batch");
-    test_expect_same_bytes(t[0]->elsewhere->live[l], t[0]->before[l], "view");
-  }
-  free(workspace);
-  End(t[0]);
-  End(t[1]);
-}
+/* ---- Pages of another pool ---- */
 
 /* One pool is bf16, the other u8, with blocks of as many tokens as stay. */
 Test(destinations, may_be_blocks_of_another_pool) {

@@ -209,6 +209,14 @@ static void ExpectRefusesText(const char* key, const char* text,
   EXPECT(test_same_policy(policy, before), "%s=%s changed it", key, text);
 }
 
+#define EXPECT_REFUSES_TEXTS(key, values, ...)                    \
+  do {                                                            \
+    static const char* const kTexts[] = {__VA_ARGS__};            \
+    for (size_t i = 0; i < sizeof kTexts / sizeof *kTexts; ++i) { \
+      ExpectRefusesText(key, kTexts[i], values);                  \
+    }                                                             \
+  } while (0)
+
 /* The number sets a value that reads back as the same number, and as a text that
  * sets it again. */
 static void ExpectTakes(const char* key, double number) {
@@ -262,10 +270,7 @@ static void ExpectCounts(const kvevict_parameter_info* row,
       ExpectRefuses(row->key, below, values);
     }
   }
-  ExpectRefusesText(row->key, "4 ", values);
-  ExpectRefusesText(row->key, "4x", values);
-  ExpectRefusesText(row->key, "+4", values);
-  ExpectRefusesText(row->key, "0x4", values);
+  EXPECT_REFUSES_TEXTS(row->key, values, "4 ", "4x", "+4", "0x4");
 }
 
 static void ExpectNumbers(const kvevict_parameter_info* row,
@@ -281,9 +286,7 @@ static void ExpectNumbers(const kvevict_parameter_info* row,
   ExpectTakes(row->key, 0.5 * row->least + 0.5 * row->most);
   ExpectTakes(row->key, row->most);
   ExpectRefuses(row->key, nextafter(row->most, INFINITY), values);
-  ExpectRefusesText(row->key, "1e999", values);
-  ExpectRefusesText(row->key, "0.5.", values);
-  ExpectRefusesText(row->key, "1,5", values);
+  EXPECT_REFUSES_TEXTS(row->key, values, "1e999", "0.5.", "1,5");
 }
 
 static void ExpectWords(const kvevict_parameter_info* row, const char* values) {
@@ -317,24 +320,18 @@ static void ExpectSeeds(const char* key, const char* values) {
   ExpectRefuses(key, 0x1p64, values);
   ExpectRefuses(key, 0.5, values);
   ExpectRefuses(key, -1, values);
-  ExpectRefusesText(key, "18446744073709551616", values);
-  ExpectRefusesText(key, "-1", values);
-  ExpectRefusesText(key, "1.0", values);
-  ExpectRefusesText(key, "12x", values);
+  EXPECT_REFUSES_TEXTS(key, values, "18446744073709551616", "-1", "1.0", "12x");
 }
 
 static void ExpectPools(const char* key, const char* values) {
   static const char* const kGood[] = {"none", "avg1",    "avg7", "avg1023",
                                       "max1", "max1023", "max3"};
-  static const char* const kBad[] = {
-      "avg",           "avg0",    "avg8",  "avg1025", "avg-7", "avg7x",
-      "avg4294967297", "median5", "none1", "Max3",    "7"};
   for (size_t i = 0; i < sizeof kGood / sizeof *kGood; ++i) {
     ExpectTakesText(key, kGood[i], kGood[i]);
   }
-  for (size_t i = 0; i < sizeof kBad / sizeof *kBad; ++i) {
-    ExpectRefusesText(key, kBad[i], values);
-  }
+  EXPECT_REFUSES_TEXTS(key, values, "avg", "avg0", "avg8", "avg1025", "avg-7",
+                       "avg7x", "avg4294967297", "median5", "none1", "Max3",
+                       "7");
   ExpectRefuses(key, 7, values);
 }
 
@@ -372,10 +369,7 @@ Test(policy_parameters, take_what_is_in_their_range_and_nothing_else) {
     ExpectRefuses(row.key, (double)NAN, values);
     ExpectRefuses(row.key, (double)INFINITY, values);
     ExpectRefuses(row.key, (double)-INFINITY, values);
-    ExpectRefusesText(row.key, "", values);
-    ExpectRefusesText(row.key, "?", values);
-    ExpectRefusesText(row.key, "nan", values);
-    ExpectRefusesText(row.key, "inf", values);
+    EXPECT_REFUSES_TEXTS(row.key, values, "", "?", "nan", "inf");
   }
 }
 
@@ -389,21 +383,19 @@ Test(policy_parameters, messages_show_numbers_apart_from_their_bounds) {
                  "select_block=\"65537\" is not");
 }
 
-Test(policy_parameters, a_seed_no_double_has_is_read_as_a_text) {
-  const kvevict_policy* policy = test_policy("random:seed=9007199254740993");
-  double seed = 3;
-  EXPECT_INVALID(kvevict_policy_get_number(policy, "seed", &seed),
-                 "seed 9007199254740993 > 2^53");
-  cr_expect_eq(seed, 3);
-}
-
-Test(policy_parameters, words_and_pools_are_no_numbers) {
-  const kvevict_policy* policy = test_policy("snapkv");
-  static const char* const kKeys[] = {"pool", "tie", "split"};
-  for (int i = 0; i < 3; ++i) {
+Test(policy_parameters, that_are_no_doubles_are_read_as_texts) {
+  static const struct {
+    const char *policy, *key, *message;
+  } kRows[] = {
+      {"random:seed=9007199254740993", "seed", "seed 9007199254740993 > 2^53"},
+      {"snapkv", "pool", "pool is no number"},
+      {"snapkv", "tie", "tie is no number"},
+      {"snapkv", "split", "split is no number"}};
+  for (int i = 0; i < 4; ++i) {
     double value = 3;
-    EXPECT_INVALID(kvevict_policy_get_number(policy, kKeys[i], &value),
-                   kKeys[i], "is no number");
+    EXPECT_INVALID(kvevict_policy_get_number(test_policy(kRows[i].policy),
+                                             kRows[i].key, &value),
+                   kRows[i].message);
     cr_expect_eq(value, 3);
   }
 }

@@ -50,14 +50,17 @@ void test_try_quantized(test_random* random, test_try_cache* try) {
     for (kvevict_dtype k = KVEVICT_DTYPE_FP8_E4M3; k <= test_last_dtype();
          ++k) {
       if (!test_runs(i++)) continue;
+      const kvevict_dtype v = test_random_between(random, 1, test_last_dtype());
+      const uint32_t of_k = test_dtype_info(k).block_elements;
+      const uint32_t of_v = test_dtype_info(v).block_elements;
       const test_cache_spec spec = {
           (test_layout)layout,
           test_random_between(random, 1, 3),
-          test_random_between(random, 1, 60),
+          test_random_between(random, 1, 100),
           k,
-          32 * test_random_between(random, 1, 2),
-          (kvevict_dtype)test_random_between(random, 1, test_last_dtype()),
-          32 * test_random_below(random, 3),
+          of_k * test_random_between(random, 1, 96 / of_k),
+          v,
+          of_v * test_random_below(random, 96 / of_v + 1),
           test_random_below(random, 3)};
       test_try_spec(&spec, random, try);
     }

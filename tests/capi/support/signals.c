@@ -188,6 +188,8 @@ void test_signals_destroy(test_signals* s) {
   test_model_destroy(s->m);
   free(s->numbers[0]);
   free(s->numbers[1]);
+  free(s->scattered[0]);
+  free(s->scattered[1]);
   free(s);
 }
 
@@ -234,6 +236,72 @@ void test_signals_make_odd(test_signals* s, uint32_t layer, uint32_t n,
              s->m->queries[layer] + (size_t)row * spec->n_q_heads *
                                         spec->k_head_dim *
                                         test_element_bytes(spec->q_dtype));
+}
+
+/* ---- Other places ---- */
+
+void test_signals_share_numbers(test_signals* s, uint32_t layer,
+                                test_random* random) {
+  test_cache* const cache = s->m->live[layer];
+  const uint32_t first = s->m->spec.n_companions;
+  const bool has_minima = cache->view.n_companions > first + 2;
+  if (has_minima && test_random_coin(random)) {
+    s->m->views[layer].n_companions = cache->view.n_companions -= 2;
+  }
+  const kvevict_dtype dtype =
+      test_random_between(random, KVEVICT_DTYPE_F32, KVEVICT_DTYPE_BF16);
+  const int64_t size = test_element_bytes(dtype);
+  const bool is_of_heads = test_random_coin(random);
+  for (uint32_t c = first; c < cache->view.n_companions; ++c) {
+    const kvevict_role role = cache->companions[c].role;
+    const bool is_scale =
+        role == KVEVICT_ROLE_KEY_SCALE || role == KVEVICT_ROLE_VALUE_SCALE;
+    uint32_t* const numbers = s->shared[layer] + 4 * (c - first);
+    for (uint32_t h = 0; h < s->m->spec.n_kv_heads; ++h) {
+      const float number = (float)test_random_between(random, 1, 63) / 8192.0f;
+      test_store(dtype, is_scale ? number : -8.0f * number,
+                 (uint8_t*)numbers + h * size);
+    }
+    kvevict_plane* const plane = &cache->companions[c];
+    *plane = (kvevict_plane)KVEVICT_PLANE_INIT;
+    plane->data = (uintptr_t)numbers;
+    plane->dtype = dtype;
+    plane->head_dim = 1;
+    plane->role = role;
+    if (is_of_heads) plane->head_stride_bytes = size;
+  }
+}
+
+void test_signals_scatter_queries(test_signals* s, uint32_t layer,
+                                  test_random* random) {
+  const test_model_spec* spec = &s->m->spec;
+  kvevict_plane* const plane = &s->planes[layer][7];
+  if (s->inputs[layer].queries != plane) return;
+  const kvevict_plane packed = *plane;
+  const int64_t size = test_element_bytes(spec->q_dtype);
+  const int64_t n_rows = s->n_query_rows, n_heads = spec->n_q_heads;
+  const int64_t dim = spec->k_head_dim, gap = test_gap(3);
+  const int64_t strides[3][3] = {
+      {n_heads * (dim * size + gap) + gap, dim * size + gap, size},
+      {size, n_rows * size, n_heads * n_rows * size},
+      {-n_heads * dim * size, -dim * size, -size}};
+  const int64_t* const stride = strides[test_random_below(random, 3)];
+  const int64_t n_bytes = (n_rows + 1) * n_heads * (dim * size + 2 * gap);
+  free(s->scattered[layer]);
+  s->scattered[layer] = malloc((size_t)(2 * n_bytes + 64));
+  uint8_t* const base = s->scattered[layer] + test_whole(n_bytes) + test_gap(1);
+  plane->data = (uintptr_t)base;
+  plane->token_stride_bytes = stride[0];
+  plane->head_stride_bytes = stride[1];
+  plane->element_stride_bytes = stride[2];
+  for (int64_t i = 0; i < n_rows * n_heads * dim; ++i) {
+    const int64_t row = i / dim / n_heads, head = i / dim % n_heads;
+    const uint8_t* const from = (const uint8_t*)(uintptr_t)packed.data;
+    memcpy(base + row * stride[0] + head * stride[1] + i % dim * stride[2],
+           from + row * packed.token_stride_bytes +
+               head * packed.head_stride_bytes + i % dim * size,
+           (size_t)size);
+  }
 }
 
 /* ---- Inputs ---- */

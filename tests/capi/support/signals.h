@@ -31,6 +31,8 @@ typedef struct test_signals {
   uint32_t n_query_rows; /* given with each call */
   int32_t reference_positions[TEST_REFERENCE];
   float* numbers[2];
+  uint8_t* scattered[2];  /* queries in other places */
+  uint32_t shared[2][16]; /* scales and minima of all tokens, of any dtype */
   kvevict_plane planes[2][9];
   kvevict_signal_inputs inputs[2];
 } test_signals;
@@ -57,6 +59,16 @@ void test_signals_give(test_signals* s, uint32_t stride, uint32_t n_rows,
  * comes of that: elements are not finite, and biases hide slots. */
 void test_signals_make_odd(test_signals* s, uint32_t layer, uint32_t n,
                            test_random* random);
+
+/* Lets all tokens, perhaps all heads, share the scales and minima of quantized rows, or
+ * leaves the minima out. */
+void test_signals_share_numbers(test_signals* s, uint32_t layer,
+                                test_random* random);
+
+/* Hands the queries of a layer over in an order of its own: with gaps between rows,
+ * elements outermost, or backwards. */
+void test_signals_scatter_queries(test_signals* s, uint32_t layer,
+                                  test_random* random);
 
 /* The numbers of a layer's inputs by kind, head after head. */
 enum {
