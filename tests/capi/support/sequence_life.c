@@ -191,6 +191,7 @@ static void Trim(test_living* a, uint32_t length) {
     EXPECT(status == KVEVICT_OK, "%s: trim to %u of %u: %s", a->what, length,
            a->now.n_seen, kvevict_last_error_message());
     Cut(a, length);
+    test_tallies_trimmed(a);
     /* Rows that are taken back had pushed others out, unless they were drafts. */
     if (length + a->m->spec.draft_tokens < a->peak) ShowWindow(a);
     return;
@@ -327,7 +328,7 @@ static void Undo(test_living* a, const test_state* was, test_lent lent) {
   const test_state then = a->now;
   a->now = *was;
   Grow(a, n_more);
-  test_tallies_carry(a, &then);
+  test_tallies_undone(a, &then);
   ++a->sum->n_undone;
 }
 
@@ -416,7 +417,7 @@ static void Evict(test_living* a) {
     test_model_positions(m, l, h, a->now.positions[l][h]);
     lost = lost || a->now.n[l][h] < was.n[l][h];
   }
-  test_tallies_carry(a, &was);
+  test_tallies_evicted(a, &was, lends);
   EXPECT(lost || test_is_filled(lent.memory, lent.n_bytes),
          "%s: nothing went, but rows were saved", a->what);
   if (lost) a->now.bound = a->now.n_seen;
@@ -425,6 +426,7 @@ static void Evict(test_living* a) {
       changes ? test_expect_changes(m, &held, NULL, &a->sum->changes, a->what)
               : 0;
   a->sum->n_evicted += lost;
+  a->sum->n_by_keys += choice.n_by_keys;
   a->sum->n_by_table += lost && by_table;
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
     for (uint32_t h = 0; h < m->spec.n_kv_heads; ++h) ends[h] = was.n[l][h];
