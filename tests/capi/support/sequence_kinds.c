@@ -279,6 +279,9 @@ static const kind kKinds[] = {
     {"pyramidkv:budget=40,window=8,reference=6,alpha=0.9", 0, 0},
     {"r-kv:budget=40,window=8,reference=6,reference_weight=0.5,redundancy=0", 4,
      0},
+    /* A prompt that stays, in one list of the model. */
+    {"custom:budget=48,scope=model,over=max,margin=15,prompt=pinned", 4, 0},
+    {"custom:budget=24,sink=0,scope=model,every=16,prompt=pinned-beside", 0, 0},
 };
 
 /* Budgets of heads, sometimes above what is ever held, or all alike. */
