@@ -387,15 +387,67 @@ Test(preset_sets, every_preset_keeps_what_its_source_keeps) {
   }
 }
 
-/* decode_sums_test.c and decode_diverse_test.c test these presets while decoding. */
-static const char* const kTrajectories[] = {
-    "openvino-genai", "openvino-genai-sum", "openvino-genai-adaptive-r-kv"};
+/* These add up the attention of many steps as OpenVINO GenAI does by default.
+ * sequence_life_test.c lives them against models of its code, with small numbers. */
+#define OPENVINO                                             \
+  "h2o:budget=703,sink=32,recent=128,pool=none,scope=layer," \
+  "tie=higher,select_block=32,prompt=at-end,sums=layer,sum_pool=7,"
+static const char* const kTrajectories[][2] = {
+    {"openvino-genai", OPENVINO "rows=mean"},
+    {"openvino-genai-sum", OPENVINO "rows=sum"},
+    {"openvino-genai-adaptive-r-kv",
+     OPENVINO "rows=sum,sum_last=8,raw_first=yes,diverse_mass=0.9"}};
+#undef OPENVINO
 enum { kNTrajectories = sizeof kTrajectories / sizeof *kTrajectories };
 
-static bool IsRun(const char* preset) {
+static bool IsTrajectory(const char* preset) {
+  bool is = false;
   for (size_t i = 0; i < kNTrajectories; ++i) {
-    if (strcmp(kTrajectories[i], preset) == 0) return true;
+    is = is || strcmp(kTrajectories[i][0], preset) == 0;
   }
+  return is;
+}
+
+Test(preset_sets, those_of_openvino_have_its_numbers) {
+  for (size_t i = 0; i < kNTrajectories; ++i) {
+    EXPECT(test_same_policy(test_policy(kTrajectories[i][0]),
+                            test_policy(kTrajectories[i][1])),
+           "%s", kTrajectories[i][0]);
+  }
+}
+
+/* When the sources evict while they decode: the others at every step. */
+Test(preset_sets, evict_when_their_sources_do) {
+  static const struct {
+    const char* preset;
+    uint32_t margin, every;
+    int prompt;
+  } kWhen[] = {
+      {"r-kv-original-decode", 127, 128, ORACLE_PROMPT_INSIDE},
+      {"triattention-original-decode", 127, 0, ORACLE_PROMPT_PINNED},
+      {"triattention-tensorrt-llm", 0, 128, ORACLE_PROMPT_PINNED_BESIDE},
+      {"vase-attnv-original", 63, 0, ORACLE_PROMPT_INSIDE},
+  };
+  kvevict_preset_info info = {.struct_size = sizeof info};
+  for (uint32_t n = 0; kvevict_preset_at(n, &info) == KVEVICT_OK; ++n) {
+    uint32_t margin = 0, every = 0;
+    int prompt =
+        IsTrajectory(info.name) ? ORACLE_PROMPT_AT_END : ORACLE_PROMPT_INSIDE;
+    for (size_t i = 0; i < sizeof kWhen / sizeof *kWhen; ++i) {
+      if (strcmp(kWhen[i].preset, info.name) != 0) continue;
+      margin = kWhen[i].margin;
+      every = kWhen[i].every;
+      prompt = kWhen[i].prompt;
+    }
+    const oracle_policy p = oracle_policy_from(info.name);
+    EXPECT(p.margin == margin && p.every == every && p.prompt == prompt,
+           "%s: margin %u, every %u, prompt %d", info.name, p.margin, p.every,
+           p.prompt);
+  }
+}
+
+static bool IsRun(const char* preset) {
+  if (IsTrajectory(preset)) return true;
   for (size_t i = 0; i < sizeof kRuns / sizeof *kRuns; ++i) {
     if (strcmp(PresetOf(&kRuns[i]), preset) == 0) return true;
   }

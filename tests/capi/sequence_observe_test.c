@@ -1,6 +1,5 @@
-/* Query rows that a sequence is shown. */
+/* Query rows that a sequence is shown. sequence_life_test.c shows them in many ways. */
 #include "tests/capi/support/expect.h"
-#include "tests/capi/support/floats.h"
 #include "tests/capi/support/model.h"
 
 static test_model* Model(void) {
@@ -104,47 +103,6 @@ Test(sequence, observe_copies_the_rows) {
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   EXPECT_OK(test_model_evict(control, NULL, NULL));
   test_expect_same_tokens(m, control, "queries overwritten after observe");
-  test_model_destroy(m);
-  test_model_destroy(control);
-}
-
-/* f32 queries are rounded to q_dtype, here f16: what an engine would show had it
- * rounded them itself. */
-Test(sequence, observe_rounds_f32_queries) {
-  test_model *m = Model(), *control = Model();
-  test_model_step(m, 100);
-  test_model_step(control, 100);
-  static float wide[2][11][4][16];
-  kvevict_plane planes[2], same[2];
-  for (uint32_t l = 0; l < 2; ++l) {
-    same[l] = test_model_queries(control, l, 89);
-    planes[l] = same[l];
-    planes[l].dtype = KVEVICT_DTYPE_F32;
-    planes[l].data = (uintptr_t)wide[l];
-    planes[l].head_stride_bytes = 16 * 4;
-    planes[l].token_stride_bytes = 4 * 16 * 4;
-    for (uint32_t row = 0; row < 11; ++row) {
-      for (uint32_t h = 0; h < 4; ++h) {
-        for (uint32_t e = 0; e < 16; ++e) {
-          /* Other queries than those observed so far, between two of f16: an
-           * eighth of a step is rounded away. */
-          uint8_t* const at = (uint8_t*)(uintptr_t)same[l].data +
-                              row * same[l].token_stride_bytes +
-                              h * same[l].head_stride_bytes + e * 2;
-          const uint32_t n = (row * 7 + h * 5 + e * 3) % 11;
-          const float v = (e % 2 == 0 ? 1.0f : -1.0f) * (1.0f + (float)n / 16);
-          test_store(KVEVICT_DTYPE_F16, v, at);
-          wide[l][row][h][e] = v * (1.0f + 0x1p-13f);
-        }
-      }
-    }
-  }
-  /* More rows than the ring has, which wraps. */
-  EXPECT_OK(test_observe_layers(m->sequence, planes, 2, 11, 89));
-  EXPECT_OK(test_observe_layers(control->sequence, same, 2, 11, 89));
-  EXPECT_OK(test_model_evict(m, NULL, NULL));
-  EXPECT_OK(test_model_evict(control, NULL, NULL));
-  test_expect_same_tokens(m, control, "f32 queries and rounded ones");
   test_model_destroy(m);
   test_model_destroy(control);
 }

@@ -338,7 +338,7 @@ static void MeasuredBudgets(const test_model* m, uint32_t least, test_choice* c,
 }
 
 static uint32_t LayerBudget(const test_model* m, const test_prompt* prompt,
-                            const test_choice* c, uint32_t layer) {
+                            uint32_t layer, uint32_t n_held) {
   const oracle_policy* p = &m->policy;
   const bool is_beside =
       prompt != NULL && (p->prompt == ORACLE_PROMPT_BESIDE ||
@@ -346,15 +346,14 @@ static uint32_t LayerBudget(const test_model* m, const test_prompt* prompt,
   uint32_t budgets[TEST_MAX_LAYERS] = {0};
   uint32_t n = m->n_seen - (is_beside ? prompt->n_tokens : 0);
   if (n > m->spec.max_tokens) n = m->spec.max_tokens;
-  /* A count that chunks share is split among the chunks of the longest layer. */
-  uint32_t n_most = 0;
-  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
-    if (c->heads[l][0].n > n_most) n_most = c->heads[l][0].n;
+  /* Chunks share a count of tokens, so no more than the slots of the longest list. */
+  if (p->chunk > 0 && p->budget > 1 && m->spec.layer_budgets == NULL) {
+    uint32_t most = 0;
+    for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+      most = test_model_stored(m, l) > most ? test_model_stored(m, l) : most;
+    }
+    if (n > most) n = most;
   }
-  if (p->chunk != 0 && p->budget > 1 && m->spec.layer_budgets == NULL) {
-    n = n < n_most ? n : n_most;
-  }
-  const uint32_t n_held = c->heads[layer][0].n;
   /* A length whose last block is as full as the cache's. */
   for (uint32_t block = p->select_block;
        block > 1 && n % block != n_held % block;)
@@ -438,7 +437,7 @@ static void Count(const test_model* m, const kvevict_evict_options* options,
   }
   for (uint32_t l = 0; !measures && l < m->spec.n_layers; ++l) {
     if (m->spec.head_budgets != NULL) break;
-    budgets[l] = LayerBudget(m, prompt, c, l);
+    budgets[l] = LayerBudget(m, prompt, l, c->heads[l][0].n);
   }
   const uint32_t n_asked = Asked(m, options);
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
@@ -461,9 +460,15 @@ static void Count(const test_model* m, const kvevict_evict_options* options,
                    ? budgets[l]
                    : m->spec.head_budgets[l * heads + h];
       if (budget == 0) budget = 1;
-      if (head->n <= (uint64_t)budget + p->margin) continue;
-      head->n_kept =
+      if (head->n <= budget) continue;
+      const uint32_t n_best =
           p->select_block > 1 ? InBlocks(p, head, budget, keep) : budget;
+      const uint32_t n_rescued = p->rescue * p->select_block;
+      const bool rescues = head->n - n_best >= n_rescued;
+      const uint32_t n_kept = n_best + (rescues ? n_rescued : 0);
+      if (head->n <= (uint64_t)n_kept + p->margin) continue;
+      head->n_kept = n_kept;
+      head->n_rescued = rescues ? p->rescue : 0;
     }
     if (p->chunk == 0 || c->heads[l][0].n_kept == c->heads[l][0].n) continue;
     if (CountChunks(p, c->heads[l], heads, budgets[l], c->of_chunks[l])) {
@@ -477,15 +482,18 @@ static void Count(const test_model* m, const kvevict_evict_options* options,
 
 /* ---- Together ---- */
 
+uint32_t test_last_of(const oracle_policy* p) {
+  const uint32_t window = IsByQueries(p) ? p->window : 0;
+  if (p->kind == ORACLE_STREAMING_LLM) return 1;
+  return p->recent > window ? p->recent : window;
+}
+
 /* Blocks are counted from the ends of what a head holds, not from the context's, and
  * every chunk has sinks of its own. */
 static void ForceEnds(const oracle_policy* p,
                       const kvevict_evict_options* options,
                       test_choice_head* head) {
-  const uint32_t window = IsByQueries(p) ? p->window : 0;
-  const uint32_t last = p->kind == ORACLE_STREAMING_LLM ? 1
-                        : p->recent > window            ? p->recent
-                                                        : window;
+  const uint32_t last = test_last_of(p);
   for (uint32_t i = 0; i < head->n; ++i) {
     const uint32_t of_chunk = p->chunk == 0 ? i : i % p->chunk;
     head->forced[i] = of_chunk < p->sink || i + last >= head->n;

@@ -14,6 +14,8 @@ enum { TEST_CHOICE_HEADS = 4, TEST_CHOICE_TOKENS = 400 };
 typedef struct test_given {
   float scores[TEST_MAX_LAYERS][TEST_CHOICE_HEADS][TEST_CHOICE_TOKENS];
   float weights[TEST_MAX_LAYERS][TEST_CHOICE_HEADS][TEST_CHOICE_TOKENS];
+  /* Observed sums. Scores may be their means. */
+  float sums[TEST_MAX_LAYERS][TEST_CHOICE_HEADS][TEST_CHOICE_TOKENS];
   kvevict_plane planes[TEST_MAX_LAYERS]; /* the weights' */
   test_inputs inputs;
 } test_given;
@@ -33,13 +35,15 @@ typedef struct test_choice_head {
   int32_t ranks[TEST_CHOICE_TOKENS];
   double scores[TEST_CHOICE_TOKENS]; /* of its list */
   uint32_t n_kept;                   /* what it must keep */
+  uint32_t n_rescued;                /* blocks of these */
 } test_choice_head;
 
 typedef struct test_choice {
   bool
       is_exact; /* scores are the library's own; else f32 may differ from them */
-  uint32_t slack;   /* how far counts may be off, as f32 decides */
-  uint32_t n_asked; /* must stay in a list, held or not */
+  uint32_t slack;     /* how far counts may be off, as f32 decides */
+  uint32_t n_asked;   /* must stay in a list, held or not */
+  uint32_t n_by_keys; /* lists whose blocks were kept by keys, as they should */
   test_choice_head heads[TEST_MAX_LAYERS][TEST_CHOICE_HEADS];
   /* What every head of a layer must keep of its chunks, if the policy has any. */
   uint32_t of_chunks[TEST_MAX_LAYERS][TEST_CHOICE_TOKENS];
@@ -69,6 +73,8 @@ void test_expect_chosen(const test_model* model, const test_given* given,
 /* The end of the chunk that begins at a slot of n. All n are one if the policy has none. */
 uint32_t test_chunk_end(const oracle_policy* policy, uint32_t begin,
                         uint32_t n);
+/* The tokens of the policy at the end that must stay. */
+uint32_t test_last_of(const oracle_policy* policy);
 float test_refine(const oracle_policy* policy, float score, float weight);
 kvevict_tie test_tie_of(const oracle_policy* policy);
 

@@ -1,6 +1,9 @@
 /* Whether a model holds what was chosen. */
 #include <math.h>
 
+#include <string.h>
+
+#include "tests/capi/support/blocks.h"
 #include "tests/capi/support/choice.h"
 #include "tests/capi/support/expect.h"
 #include "tests/oracle/select.h"
@@ -97,6 +100,29 @@ static bool SecureValues(const test_model* m, uint32_t l, uint32_t h,
   }
 }
 
+static uint32_t SlotsOf(const uint8_t* stays, uint32_t n, int32_t* slots) {
+  uint32_t n_stay = 0;
+  for (uint32_t i = 0; i < n; ++i) {
+    if (stays[i]) slots[n_stay++] = (int32_t)i;
+  }
+  return n_stay;
+}
+
+/* Adds the rescued blocks to the slots that stay. Means of sums mark none. */
+static uint32_t Rescue(const oracle_policy* p, const test_choice_head* head,
+                       const float* sums, int32_t* slots, uint32_t n_slots) {
+  const bool are_means =
+      p->kind == ORACLE_H2O && p->rows == KVEVICT_REDUCE_MEAN;
+  float marks[kTokens];
+  uint8_t stays[kTokens] = {0};
+  for (uint32_t i = 0; i < head->n; ++i) {
+    marks[i] = are_means ? sums[i] : (float)head->scores[i];
+  }
+  for (uint32_t i = 0; i < n_slots; ++i) stays[slots[i]] = 1;
+  test_rescue_blocks(p, marks, head->n, head->n_rescued, stays);
+  return SlotsOf(stays, head->n, slots);
+}
+
 /* Scores are f32 sums of some hundred products; score_test.c derives their rounding. */
 static void ExpectSlots(const test_model* m, const test_given* given,
                         test_choice* c, uint32_t l, uint32_t h, uint32_t n_keep,
@@ -119,14 +145,27 @@ static void ExpectSlots(const test_model* m, const test_given* given,
   const bool secures = p->secure_values > 0 || p->secure_values_share > 0;
   if (secures && !SecureValues(m, l, h, n_keep, c)) return;
   uint32_t n_want = 0;
-  for (uint32_t begin = 0; begin < head->n;) {
+  if (p->diverse_mass > 0) {
+    uint8_t stays[kTokens];
+    bool by_keys = false;
+    if (!test_keep_diverse_blocks(m, l, h, head, n_keep, stays, &by_keys)) {
+      return;
+    }
+    n_want = SlotsOf(stays, head->n, want);
+    c->n_by_keys += by_keys;
+  }
+  for (uint32_t begin = 0; p->diverse_mass == 0 && begin < head->n;) {
     const uint32_t end = test_chunk_end(p, begin, head->n);
-    const uint32_t n_part =
-        p->chunk == 0 ? n_keep : c->of_chunks[l][begin / p->chunk];
+    const uint32_t n_part = p->chunk == 0
+                                ? n_keep - head->n_rescued * p->select_block
+                                : c->of_chunks[l][begin / p->chunk];
     Keep(p, head, given->weights[test_model_shares(m, l) ? 0 : l][h], begin,
          end, n_part, want + n_want);
     n_want += n_part;
     begin = end;
+  }
+  if (head->n_rescued > 0) {
+    n_want = Rescue(p, head, given->sums[l][h], want, n_want);
   }
   EXPECT(n_want == n_keep, "%s: %u of %u", what, n_want, n_keep);
   for (uint32_t i = 0; i < n_keep; ++i) {

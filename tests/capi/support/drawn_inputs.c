@@ -31,9 +31,9 @@ void test_draw_inputs(test_model* m, uint32_t n_protect, test_random* random,
   test_random_ascending(&own, in->protect, n, n_seen);
   in->options.protected_positions = in->protect;
   in->options.protected_positions_len = n;
-  /* The oracle's attention has no ranks. */
+  /* The oracle's attention has no ranks, and diverse blocks exclude them. */
   if ((m->policy.window == 0 || m->policy.select_block > 1) &&
-      test_random_below(random, 3) == 0) {
+      m->policy.diverse_mass == 0 && test_random_below(random, 3) == 0) {
     in->ranges = test_random_ranges(random, 5, n_seen + 20);
     in->options.ranges = in->ranges.of;
     in->options.ranges_len = in->ranges.n;

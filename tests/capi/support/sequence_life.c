@@ -10,6 +10,7 @@
 #include "tests/capi/support/device.h"
 #include "tests/capi/support/drawn_inputs.h"
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/floats.h"
 #include "tests/capi/support/merged.h"
 #include "tests/capi/support/sequence_state.h"
 #include "tests/capi/support/tallies.h"
@@ -109,6 +110,29 @@ static uint32_t RowsKept(const test_living* a) {
   return a->m->policy.window + a->m->spec.draft_tokens;
 }
 
+/* Shows the query rows of [first, first + n) in f32, with bits that rounding to their dtype
+ * takes away. */
+static void ShowWide(test_living* a, uint32_t first, uint32_t n) {
+  const test_model* m = a->m;
+  const kvevict_dtype dtype = m->spec.q_dtype;
+  const float more = dtype == KVEVICT_DTYPE_F32 ? 1.0f : 1.0f + 0x1p-13f;
+  const size_t n_row = (size_t)m->spec.n_q_heads * m->spec.k_head_dim;
+  float* const wide = malloc((n * n_row + 1) * sizeof *wide);
+  for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
+    kvevict_plane plane = test_model_queries(m, l, first);
+    const uint8_t* const rows = (const uint8_t*)(uintptr_t)plane.data;
+    for (size_t i = 0; i < n * n_row; ++i) {
+      wide[i] = more * test_load(dtype, rows + i * test_element_bytes(dtype));
+    }
+    plane.dtype = KVEVICT_DTYPE_F32;
+    plane.data = (uint64_t)(uintptr_t)wide;
+    plane.head_stride_bytes = (int64_t)(m->spec.k_head_dim * sizeof *wide);
+    plane.token_stride_bytes = (int64_t)(n_row * sizeof *wide);
+    EXPECT_OK(test_observe(m->sequence, l, &plane, n, first));
+  }
+  free(wide);
+}
+
 /* Shows the query rows of [first, first + n), in one of many ways that are alike. */
 static void Show(test_living* a, uint32_t first, uint32_t n, bool is_next) {
   test_model* m = a->m;
@@ -117,7 +141,7 @@ static void Show(test_living* a, uint32_t first, uint32_t n, bool is_next) {
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
     planes[l] = test_model_queries(m, l, first);
   }
-  switch (test_random_below(a->random, 6)) {
+  switch (test_random_below(a->random, 7)) {
     case 0: /* layers together */
       EXPECT_OK(test_observe_layers(m->sequence, planes, m->spec.n_layers, n,
                                     is_next ? KVEVICT_POSITION_NEXT : first));
@@ -139,7 +163,10 @@ static void Show(test_living* a, uint32_t first, uint32_t n, bool is_next) {
       if (n < kept) break;
       test_model_observe(m, first + n - kept, kept);
       return;
-    case 4: /* others that are taken back */
+    case 4:
+      ShowWide(a, first, n);
+      return;
+    case 5: /* others that are taken back */
       for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
         const kvevict_plane others = test_model_queries(m, l, first / 2);
         EXPECT_OK(test_observe(m->sequence, l, &others, n, first));
@@ -191,6 +218,7 @@ static void Trim(test_living* a, uint32_t length) {
     EXPECT(status == KVEVICT_OK, "%s: trim to %u of %u: %s", a->what, length,
            a->now.n_seen, kvevict_last_error_message());
     Cut(a, length);
+    test_tallies_trimmed(a);
     /* Rows that are taken back had pushed others out, unless they were drafts. */
     if (length + a->m->spec.draft_tokens < a->peak) ShowWindow(a);
     return;
@@ -327,7 +355,7 @@ static void Undo(test_living* a, const test_state* was, test_lent lent) {
   const test_state then = a->now;
   a->now = *was;
   Grow(a, n_more);
-  test_tallies_carry(a, &then);
+  test_tallies_undone(a, &then);
   ++a->sum->n_undone;
 }
 
@@ -416,7 +444,7 @@ static void Evict(test_living* a) {
     test_model_positions(m, l, h, a->now.positions[l][h]);
     lost = lost || a->now.n[l][h] < was.n[l][h];
   }
-  test_tallies_carry(a, &was);
+  test_tallies_evicted(a, &was, lends);
   EXPECT(lost || test_is_filled(lent.memory, lent.n_bytes),
          "%s: nothing went, but rows were saved", a->what);
   if (lost) a->now.bound = a->now.n_seen;
@@ -425,6 +453,7 @@ static void Evict(test_living* a) {
       changes ? test_expect_changes(m, &held, NULL, &a->sum->changes, a->what)
               : 0;
   a->sum->n_evicted += lost;
+  a->sum->n_by_keys += choice.n_by_keys;
   a->sum->n_by_table += lost && by_table;
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
     for (uint32_t h = 0; h < m->spec.n_kv_heads; ++h) ends[h] = was.n[l][h];

@@ -15,7 +15,8 @@ enum {
   TEST_STATE_LAYERS = 3,
   TEST_STATE_HEADS = TEST_CHOICE_HEADS,
   TEST_STATE_TOKENS = TEST_CHOICE_TOKENS,
-  TEST_STATE_ROWS = 8 /* of tallies */
+  TEST_STATE_ROWS = 8,  /* of tallies */
+  TEST_STATE_CALLS = 8, /* the most of `sum_last` */
 };
 
 /* What the sequence has observed of slots: nothing, scores that were given once, or sums
@@ -26,11 +27,23 @@ typedef enum test_tally {
   TEST_TALLY_SUMS
 } test_tally;
 
+/* The last calls of a layer that observed attention, the oldest first. */
+typedef struct test_calls {
+  uint32_t n;
+  uint32_t n_counted; /* of the last; others came before an eviction */
+  uint32_t n_ever;    /* without those that were taken back */
+  struct {
+    uint32_t end; /* the position behind its rows */
+    float values[TEST_STATE_TOKENS];
+  } of[TEST_STATE_CALLS];
+} test_calls;
+
 /* The naive model. */
 typedef struct test_state {
   uint32_t n[TEST_STATE_LAYERS][TEST_STATE_HEADS];
   int32_t positions[TEST_STATE_LAYERS][TEST_STATE_HEADS][TEST_STATE_TOKENS];
   float tallies[TEST_STATE_LAYERS][TEST_STATE_ROWS][TEST_STATE_TOKENS];
+  test_calls calls[TEST_STATE_LAYERS]; /* in place of tallies, by `sum_last` */
   uint32_t n_seen;
   uint32_t bound; /* trims are exact from here on */
   test_prompt prompt;

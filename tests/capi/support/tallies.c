@@ -140,26 +140,96 @@ static void AddSums(test_living* a, uint32_t l, const test_attention* shown,
   }
 }
 
-/* An engine's rows are those of the sums, or of all query heads. */
-static void AppendWithSums(test_living* a, uint32_t n) {
-  const uint32_t n_layers = a->m->spec.n_layers;
+/* ---- Calls that are kept apart, for `sum_last` ---- */
+
+static void AddCall(test_living* a, uint32_t l, const test_attention* shown,
+                    uint32_t n_new) {
+  test_calls* const calls = &a->now.calls[l];
+  const uint32_t most = a->m->policy.sum_last;
+  if (calls->n == most) {
+    memmove(&calls->of[0], &calls->of[1], (most - 1) * sizeof calls->of[0]);
+    --calls->n;
+  }
+  memset(&calls->of[calls->n], 0, sizeof calls->of[0]);
+  for (uint32_t t = 0; t < a->now.n[l][0] + n_new; ++t) {
+    calls->of[calls->n].values[t] = Reduced(a, shown, 0, t);
+  }
+  calls->of[calls->n++].end = a->now.n_seen + n_new;
+  ++calls->n_ever;
+  if (calls->n_counted < most) ++calls->n_counted;
+}
+
+/* What the calls that count gave a slot or, pooled, one of the next. */
+static float SumOfCalls(const test_living* a, uint32_t l, uint32_t slot) {
+  const test_calls* const calls = &a->now.calls[l];
+  const bool is_raw = a->m->policy.raw_first && calls->n_ever == 1;
+  const uint32_t width = is_raw ? 1 : a->m->policy.sum_pool;
+  float most = 0.0f;
+  for (uint32_t t = slot; t < a->now.n[l][0] && t < slot + width; ++t) {
+    float sum = 0.0f;
+    for (uint32_t i = calls->n - calls->n_counted; i < calls->n; ++i) {
+      sum += calls->of[i].values[t];
+    }
+    most = fmaxf(most, sum);
+  }
+  return most;
+}
+
+/* The calls from before an eviction count again, beside those that came later. */
+static void MergeCalls(test_living* a, uint32_t l, const test_state* then) {
+  const test_calls *before = &a->now.calls[l], *later = &then->calls[l];
+  const uint32_t n_before = later->n - later->n_counted;
+  test_calls merged = *later;
+  merged.n_counted = merged.n;
+  for (uint32_t i = 0; i < merged.n; ++i) {
+    if (i < n_before) {
+      merged.of[i] = before->of[before->n - n_before + i];
+      continue;
+    }
+    memset(merged.of[i].values, 0, sizeof merged.of[i].values);
+    for (uint32_t t = 0, at = 0; t < then->n[l][0]; ++t) {
+      while (a->now.positions[l][0][at] < then->positions[l][0][t]) ++at;
+      merged.of[i].values[at] = later->of[i].values[t];
+    }
+  }
+  a->now.calls[l] = merged;
+}
+
+/* ---- Sums or calls ---- */
+
+/* What a layer is shown. */
+typedef struct shown_sums {
+  test_attention attention;
+  kvevict_plane plane;
+  kvevict_signal_inputs inputs;
+} shown_sums;
+
+/* Draws it, and adds it to the naive model. An engine's rows are those of the sums, or of
+ * all query heads. */
+static kvevict_observation DrawSums(test_living* a, uint32_t l, uint32_t n_new,
+                                    shown_sums* out) {
   const uint32_t n_given =
       test_random_coin(a->random) ? a->n_rows : a->m->spec.n_q_heads;
+  test_attention_draw(&out->attention, n_given, a->now.n[l][0] + n_new,
+                      a->random);
+  if (a->m->policy.sum_last > 0) {
+    AddCall(a, l, &out->attention, n_new);
+  } else {
+    AddSums(a, l, &out->attention, n_new);
+  }
+  out->inputs = test_attention_inputs(&out->attention, &out->plane);
+  return (kvevict_observation){sizeof(kvevict_observation), l, &out->inputs};
+}
+
+static void AppendWithSums(test_living* a, uint32_t n) {
+  const uint32_t n_layers = a->m->spec.n_layers;
   const bool before = test_random_coin(a->random);
   const uint32_t first = before && test_random_coin(a->random)
                              ? KVEVICT_POSITION_NEXT
                              : a->now.n_seen;
-  test_attention* const shown = malloc(n_layers * sizeof *shown);
-  kvevict_plane planes[TEST_STATE_LAYERS];
-  kvevict_signal_inputs inputs[TEST_STATE_LAYERS];
+  shown_sums* const shown = malloc(n_layers * sizeof *shown);
   kvevict_observation all[TEST_STATE_LAYERS];
-  for (uint32_t l = 0; l < n_layers; ++l) {
-    test_attention_draw(&shown[l], n_given, test_model_stored(a->m, l) + n,
-                        a->random);
-    AddSums(a, l, &shown[l], n);
-    inputs[l] = test_attention_inputs(&shown[l], &planes[l]);
-    all[l] = (kvevict_observation){sizeof *all, l, &inputs[l]};
-  }
+  for (uint32_t l = 0; l < n_layers; ++l) all[l] = DrawSums(a, l, n, &shown[l]);
   if (!before) test_model_append(a->m, n);
   EXPECT_OK(
       kvevict_sequence_observe(a->m->sequence, all, n_layers, n, first, NULL));
@@ -167,7 +237,25 @@ static void AppendWithSums(test_living* a, uint32_t n) {
   free(shown);
 }
 
-/* ---- Both ---- */
+/* Drops the calls whose rows were taken back. A layer that has none left is shown the last
+ * row again. */
+static void TrimCalls(test_living* a, uint32_t l) {
+  test_calls* const calls = &a->now.calls[l];
+  const uint32_t n_seen = a->now.n_seen;
+  while (calls->n > 0 && calls->of[calls->n - 1].end > n_seen) {
+    if (calls->n_counted > 0) --calls->n_counted;
+    --calls->n_ever;
+    --calls->n;
+  }
+  if (calls->n_counted > 0 || n_seen == 0) return;
+  shown_sums* const shown = malloc(sizeof *shown);
+  const kvevict_observation one = DrawSums(a, l, 0, shown);
+  EXPECT_OK(
+      kvevict_sequence_observe(a->m->sequence, &one, 1, 1, n_seen - 1, NULL));
+  free(shown);
+}
+
+/* ---- All ---- */
 
 void test_tallies_append(test_living* a, uint32_t n) {
   if (n == 0 || a->tally == TEST_TALLY_NONE) {
@@ -179,7 +267,8 @@ void test_tallies_append(test_living* a, uint32_t n) {
   }
 }
 
-void test_tallies_carry(test_living* a, const test_state* from) {
+/* Gives the tokens of `now` the numbers that they have in `from`, if they are there. */
+static void Carry(test_living* a, const test_state* from) {
   test_state* const to = &a->now;
   for (uint32_t l = 0; l < a->m->spec.n_layers; ++l) {
     for (uint32_t row = 0; row < a->n_rows; ++row) {
@@ -196,9 +285,34 @@ void test_tallies_carry(test_living* a, const test_state* from) {
   }
 }
 
+void test_tallies_evicted(test_living* a, const test_state* was,
+                          bool is_saved) {
+  Carry(a, was);
+  for (uint32_t l = 0; l < a->m->spec.n_layers; ++l) {
+    test_calls* const calls = &a->now.calls[l];
+    memmove(&calls->of[0], &calls->of[calls->n - calls->n_counted],
+            calls->n_counted * sizeof calls->of[0]);
+    calls->n = calls->n_counted;
+    if (a->now.n[l][0] == was->n[l][0]) continue;
+    calls->n_counted = 0;
+    if (!is_saved) calls->n = 0;
+  }
+}
+
+void test_tallies_undone(test_living* a, const test_state* then) {
+  Carry(a, then);
+  for (uint32_t l = 0; l < a->m->spec.n_layers; ++l) MergeCalls(a, l, then);
+}
+
+void test_tallies_trimmed(test_living* a) {
+  if (a->m->policy.sum_last == 0) return;
+  for (uint32_t l = 0; l < a->m->spec.n_layers; ++l) TrimCalls(a, l);
+}
+
 /* A sum of query heads or the layer counts for each KV head. */
 static float ScoreOf(const test_living* a, uint32_t l, uint32_t h, uint32_t i) {
   const oracle_policy* p = &a->m->policy;
+  if (p->sum_last > 0) return SumOfCalls(a, l, i);
   const uint32_t n = a->n_rows == 1 ? 1 : a->n_rows / a->m->spec.n_kv_heads;
   const uint32_t first = a->n_rows == 1 ? 0 : h * n;
   float score = a->now.tallies[l][first][i];
@@ -219,6 +333,7 @@ void test_tallies_give(const test_living* a, test_given* given) {
   TEST_EACH_LIST(a, l, h) {
     for (uint32_t i = 0; i < a->now.n[l][h]; ++i) {
       given->scores[l][h][i] = ScoreOf(a, l, h, i);
+      given->sums[l][h][i] = a->now.tallies[l][a->n_rows == 1 ? 0 : h][i];
     }
   }
 }
@@ -228,10 +343,13 @@ void test_tallies_check(const test_living* a) {
     if (a->tally == TEST_TALLY_NONE) return;
     kvevict_sequence_memory memory = {.struct_size = sizeof memory};
     EXPECT_OK(kvevict_sequence_memory_of(a->m->sequence, l, &memory));
-    EXPECT(memory.n_sum_heads == a->n_rows &&
-               memory.sum_stride == a->m->spec.max_tokens,
+    const bool is_told = a->m->policy.sum_last == 0;
+    EXPECT(memory.n_sum_heads == (is_told ? a->n_rows : 0) &&
+               memory.sum_stride == (is_told ? a->m->spec.max_tokens : 0) &&
+               (memory.sums != 0) == is_told,
            "%s: %u rows of %llu", a->what, memory.n_sum_heads,
            (unsigned long long)memory.sum_stride);
+    if (!is_told) continue;
     const float* const numbers = (const float*)(uintptr_t)memory.sums;
     for (uint32_t row = 0; row < a->n_rows; ++row) {
       for (uint32_t i = 0; i < a->now.n[l][HeadOf(a, row)]; ++i) {

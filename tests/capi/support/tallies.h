@@ -13,8 +13,17 @@ void test_tallies_begin(test_living* life);
  * alike. The naive model's lists have not grown. */
 void test_tallies_append(test_living* life, uint32_t n);
 
-/* Gives the tokens of `now` the numbers that they have in `from`, if they are there. */
-void test_tallies_carry(test_living* life, const test_state* from);
+/* Follows an eviction: `now` has the lists that it left of `was`. is_saved: it may be
+ * taken back. */
+void test_tallies_evicted(test_living* life, const test_state* was,
+                          bool is_saved);
+
+/* Follows an undo: `now` has again what the lists were before the eviction, and the tokens
+ * that have come since. `then` is from right before the undo. */
+void test_tallies_undone(test_living* life, const test_state* then);
+
+/* Follows a trim to the length of `now`. */
+void test_tallies_trimmed(test_living* life);
 
 /* The scores of slots by which an eviction chooses. */
 void test_tallies_give(const test_living* life, test_given* given);
