@@ -407,16 +407,18 @@ static void SpoilOne(test_cache* cache, uint32_t n_tokens,
 Test(attend, sizes_around_tiles) {
   static const uint32_t sizes[] = {0, 1, 3, 63, 64, 65, 130, 260};
   static const uint32_t dims[] = {16, 40, 64, 128};
+  static const kvevict_dtype dtypes[] = {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F16,
+                                         KVEVICT_DTYPE_BF16};
   test_random random = test_random_start("attend sizes");
   for (uint32_t turn = 0; turn < 96; ++turn) {
     if (!test_runs(turn)) continue;
     const test_any_context with = test_draw_context(&random);
     const uint32_t n_tokens = sizes[turn % 8];
     const uint32_t dim = dims[(turn + turn / 8) % 4];
-    test_cache* cache =
-        MakeCache(test_random_below(&random, TEST_N_LAYOUTS), 2, n_tokens + 1,
-                  dim, turn % 3 == 0 ? 0 : dim, KVEVICT_DTYPE_F32,
-                  test_random_coin(&random), &random);
+    test_cache* cache = MakeCache(test_random_below(&random, TEST_N_LAYOUTS), 2,
+                                  n_tokens + 1, dim, turn % 3 == 0 ? 0 : dim,
+                                  dtypes[test_random_below(&random, 3)],
+                                  test_random_coin(&random), &random);
     question q = Draw(n_tokens, 2, dim, &random);
     const bool is_spoilt = turn % 2 == 1;
     if (is_spoilt) q.n_sum_heads = 0;

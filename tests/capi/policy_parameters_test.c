@@ -59,14 +59,13 @@ static bool Has(const char* policy, const char* key) {
 /* What a message says of the values that a parameter takes. */
 static const char* ValuesOf(const kvevict_parameter_info* row, char* text,
                             size_t size) {
-  const char open = row->excludes_least ? '(' : '[';
   switch (row->type) {
     case KVEVICT_PARAMETER_NUMBER:
       if (row->most == DBL_MAX) {
         snprintf(text, size, "a finite number > %.17g", row->least);
       } else {
-        snprintf(text, size, "a number in %c%.17g, %.17g]", open, row->least,
-                 row->most);
+        snprintf(text, size, "a number in %c%.17g, %.17g]",
+                 row->excludes_least ? '(' : '[', row->least, row->most);
       }
       break;
     case KVEVICT_PARAMETER_COUNT:
@@ -176,8 +175,7 @@ Test(policy_parameters, of_a_policy_begin_with_its_defaults) {
 
 /* A policy that has the parameter, at its defaults. */
 static kvevict_policy* PolicyWith(const char* key) {
-  static const char *last_key,
-      *name; /* the search takes longer than the tests */
+  static const char *last_key, *name; /* searching takes longer than testing */
   if (key != last_key) {
     for (uint32_t k = 0; (name = PolicyAt(k)) != NULL && !Has(name, key); ++k) {
     }
@@ -264,12 +262,10 @@ static void ExpectCounts(const kvevict_parameter_info* row,
   ExpectRefuses(row->key, -1, values);
   ExpectRefuses(row->key, 1e300, values);
   for (double below = 0; below < least; ++below) {
-    if (row->takes_zero && below == 0) {
-      ExpectTakes(row->key, 0);
-    } else {
-      ExpectRefuses(row->key, below, values);
-    }
+    if (row->takes_zero && below == 0) continue;
+    ExpectRefuses(row->key, below, values);
   }
+  if (row->takes_zero) ExpectTakes(row->key, 0);
   EXPECT_REFUSES_TEXTS(row->key, values, "4 ", "4x", "+4", "0x4");
 }
 
@@ -443,10 +439,9 @@ Test(policy_parameters, a_policy_knows_no_others_keys) {
 /* The values of these keys are 0, 0 and no, or the policy has no such keys. */
 static bool KeepsNoEnd(const kvevict_policy* policy) {
   static const char* const kKeys[] = {"sink", "recent", "keep_window"};
-  char value[TEST_VALUE_TEXT];
   bool keeps = false;
   for (int i = 0; i < 3; ++i) {
-    value[0] = 0;
+    char value[TEST_VALUE_TEXT] = "";
     (void)kvevict_policy_get(policy, kKeys[i], value, sizeof value, NULL);
     keeps = keeps || (value[0] != 0 && strcmp(value, i < 2 ? "0" : "no") != 0);
   }
