@@ -94,12 +94,6 @@ inline kvevict_plane RowsOf(const uint16_t* data, kvevict_dtype dtype,
   return PlaneOf(data, dtype, n_heads, head_dim, head_dim * sizeof(uint16_t));
 }
 
-inline float OfBf16(uint16_t bits) {
-  const uint32_t wide = uint32_t{bits} << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof(value));
-  return value;
-}
 inline uint16_t ToBf16(float value) {  // rounded towards zero
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));

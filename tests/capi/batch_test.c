@@ -12,7 +12,7 @@
 
 enum { kMost = 6, kSlots = 120, kPositions = 500, kGuardBytes = 4096 };
 
-/* Where scores decide nothing, CUDA can capture evictions in any layout. */
+/* CUDA captures evictions by the first four, whose scores decide nothing, in any layout. */
 static const char* const kPolicies[] = {
     "none",
     "streaming-llm:budget=40,sink=4",
@@ -33,7 +33,7 @@ enum { kPoliciesLen = sizeof kPolicies / sizeof *kPolicies, kCaptured = 4 };
 typedef struct trial {
   uint32_t n;
   kvevict_context* context;
-  bool captures; /* on CUDA: evictions are launched as graphs */
+  bool captures; /* on CUDA: appends and evictions are launched as graphs */
   test_model* single[kMost];
   test_model* batch[kMost];
 } trial;
@@ -96,16 +96,41 @@ static void Observe(test_model* const* models, uint32_t n,
   EXPECT_OK(kvevict_sequences_observe(items, n, NULL));
 }
 
-static void Append(test_model* const* models, uint32_t n,
-                   const uint32_t* n_tokens) {
+/* Does the work of a call at once, or by a graph. EXPECT_OK() waits for the device, so the
+ * call cannot have it. */
+static void Work(test_queue queue, void* call, bool captures) {
+  if (!captures) {
+    queue(call, NULL);
+    test_wait();
+    return;
+  }
+  void* const graph = test_capture(queue, call);
+  test_launch(graph);
+  test_forget_graph(graph);
+}
+
+typedef struct appends {
   kvevict_sequence_tokens items[kMost];
+  uint32_t n;
+} appends;
+
+static void QueueAppends(void* call, kvevict_stream stream) {
+  const appends* const a = call;
+  const kvevict_status status =
+      kvevict_sequences_append(a->items, a->n, stream);
+  EXPECT(status == KVEVICT_OK, "%s", kvevict_last_error_message());
+}
+
+static void Append(test_model* const* models, uint32_t n,
+                   const uint32_t* n_tokens, bool captures) {
+  appends a = {.n = n};
   for (uint32_t i = 0; i < n; ++i) {
     test_model_store(models[i], n_tokens[i]);
-    items[i] = (kvevict_sequence_tokens)KVEVICT_SEQUENCE_TOKENS_INIT;
-    items[i].sequence = models[i]->sequence;
-    items[i].n_tokens = n_tokens[i];
+    a.items[i] = (kvevict_sequence_tokens)KVEVICT_SEQUENCE_TOKENS_INIT;
+    a.items[i].sequence = models[i]->sequence;
+    a.items[i].n_tokens = n_tokens[i];
   }
-  EXPECT_OK(kvevict_sequences_append(items, n, NULL));
+  Work(QueueAppends, &a, captures);
   for (uint32_t i = 0; i < n; ++i) models[i]->n_seen += n_tokens[i];
 }
 
@@ -128,8 +153,8 @@ typedef struct evictions {
   size_t n_bytes;
 } evictions;
 
-static void Queue(void* of, kvevict_stream stream) {
-  const evictions* const e = of;
+static void QueueEvictions(void* call, kvevict_stream stream) {
+  const evictions* const e = call;
   const kvevict_status status =
       kvevict_sequences_evict(e->items, e->n, e->workspace, e->n_bytes, stream);
   EXPECT(status == KVEVICT_OK, "%s", kvevict_last_error_message());
@@ -152,14 +177,7 @@ static void Evict(test_model* const* models, uint32_t n, bool best,
   memset(workspace, TEST_GUARD, n_bytes + kGuardBytes);
   e.workspace = workspace;
   e.n_bytes = n_bytes;
-  if (captures) {
-    void* const graph = test_capture(Queue, &e);
-    test_launch(graph);
-    test_forget_graph(graph);
-  } else {
-    Queue(&e, NULL);
-    test_wait();
-  }
+  Work(QueueEvictions, &e, captures);
   EXPECT(test_is_filled(workspace + n_bytes, kGuardBytes),
          "written beyond a workspace of %zu bytes", n_bytes);
   free(workspace);
@@ -202,7 +220,7 @@ static void Turn(trial* t, uint32_t* lengths, test_random* random) {
     test_model_step(t->single[i], n_tokens[i]);
   }
   Observe(t->batch, t->n, n_tokens);
-  Append(t->batch, t->n, n_tokens);
+  Append(t->batch, t->n, n_tokens, t->captures);
   const bool trims = test_random_below(random, 3) == 0;
   for (uint32_t i = 0; trims && i < t->n; ++i) {
     /* Windows keep their rows unless something pushed them out. */

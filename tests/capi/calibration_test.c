@@ -252,6 +252,24 @@ Test(calibration, tells_what_policies_want_of_any_chunks_threads_and_dtypes) {
                                           kRows, NULL));
     ExpectSame(calibration, &whole, "f32");
     kvevict_calibration_destroy(calibration);
+    /* Rows in another order, with gaps. */
+    const int64_t row = kvevict_row_bytes(c->s.dtype, c->s.dim);
+    const int64_t apart = row + test_gap(4);
+    uint8_t* const rows = calloc(kQHeads * kRows, (size_t)apart);
+    for (int64_t i = 0; i < kRows * kQHeads; ++i) {
+      memcpy(rows + (i % kQHeads * kRows + i / kQHeads) * apart,
+             c->bytes + i * row, (size_t)row);
+    }
+    kvevict_plane by_head = PlaneOf(c, 0);
+    by_head.data = (uintptr_t)rows;
+    by_head.head_stride_bytes = kRows * apart;
+    by_head.token_stride_bytes = apart;
+    calibration = Create(c, 1);
+    EXPECT_OK(kvevict_calibration_observe(calibration, 1, &by_head, kFirst,
+                                          kRows, NULL));
+    ExpectSame(calibration, &whole, "an order of rows");
+    kvevict_calibration_destroy(calibration);
+    free(rows);
     free(whole.data);
     Free(c);
   }

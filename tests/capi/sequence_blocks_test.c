@@ -27,7 +27,7 @@ static bool AreSame(const test_model* a, const test_model* b, uint32_t l) {
   return n == test_model_stored(b, l) && memcmp(x, y, n * sizeof *x) == 0;
 }
 
-/* The seed alone decides, and so which blocks are rescued. */
+/* The seed alone decides which blocks are rescued. */
 Test(blocks, anchors_may_be_drawn) {
   bool differ = false;
   for (uint32_t seed = 1; seed < 20; ++seed) {
@@ -49,11 +49,16 @@ Test(blocks, anchors_may_be_drawn) {
   cr_assert(differ);
 }
 
-/* Scores that were divided cannot give the sums back. */
-Test(blocks, are_rescued_by_one_row_of_sums) {
+Test(blocks, are_rescued_where_blocks_go) {
   kvevict_policy* policy = test_policy("knorm:budget=40");
   EXPECT_OK(kvevict_policy_set_number(policy, "rescue", 2));
   EXPECT_INVALID(kvevict_policy_validate(policy), "rescue 2", "select_block");
+  EXPECT_OK(kvevict_policy_set_number(policy, "select_block", 8));
+  EXPECT_OK(kvevict_policy_validate(policy));
+}
+
+/* Scores that were divided cannot give the sums back. */
+Test(blocks, are_rescued_by_one_row_of_sums) {
   test_model* m = test_model_of(
       "h2o:budget=40,recent=4,select_block=8,scope=layer,rows=mean,rescue=1",
       1);

@@ -26,14 +26,14 @@ Test(life, of_any_sequence_is_as_a_naive_model_says) {
            "%s: no eviction", policy);
   }
   if (test_on_cuda()) return; /* fewer lives */
-  EXPECT(all.n_refused * 20 < all.n_evicted &&
-             all.n_undone * 10 > all.n_evicted && all.n_copied > 300 &&
-             all.n_gone_on > 20 && all.n_by_table > 100 && all.n_masses > 400 &&
-             all.n_by_keys > 100,
-         "%u evictions, %u by table, %u refused, %u taken back, %u copies, %u "
-         "gone on, %u masses, %u lists by keys",
-         all.n_evicted, all.n_by_table, all.n_refused, all.n_undone,
-         all.n_copied, all.n_gone_on, all.n_masses, all.n_by_keys);
+  EXPECT(
+      all.n_refused * 20 < all.n_evicted && all.n_undone * 10 > all.n_evicted &&
+          all.n_copied > 300 && all.n_gone_on > 20 && all.n_by_table > 100 &&
+          all.n_masses > 400 && all.n_by_keys > 100 && all.n_rescues > 100,
+      "%u evictions, %u by table, %u refused, %u taken back, %u copies, %u "
+      "gone on, %u masses, %u lists by keys, %u rescues",
+      all.n_evicted, all.n_by_table, all.n_refused, all.n_undone, all.n_copied,
+      all.n_gone_on, all.n_masses, all.n_by_keys, all.n_rescues);
   const test_changes* c = &all.changes;
   EXPECT(
       c->n_merged * 4 > c->n_heads && c->n_weak > 0 && c->n_weak < c->n_heads &&

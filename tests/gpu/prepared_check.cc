@@ -126,7 +126,7 @@ struct PlanCase {
   const char* policy;
   kvevict_dtype q_dtype;
   kvevict_dtype kv_dtype;
-  // Its caches: fits take many launches.
+  // The caches that it is checked with. Fits take many launches, so they have one.
   bool in_one = true;
   bool paged = true;
 };

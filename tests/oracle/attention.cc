@@ -77,14 +77,15 @@ void oracle_attend(const oracle_query* query, oracle_attended* out) {
       sum += weights[t] / total * v;
       size += std::fabs(weights[t] / total * v);
     }
-    out->out[i] = sum;
+    out->out[i] = std::isnan(total) ? total : sum;
     out->out_tolerance[i] = (off + in.value_error) * size + 0x1p-140;
   }
   out->lse = total == 0.0 ? -kInfinity : highest + std::log(total);
   out->lse_tolerance = of_weight + (in.n_tokens + 64.0) * kEps +
                        2.0 * kEps * std::fabs(out->lse);
   for (uint32_t t = 0; out->weights != nullptr && t < in.n_tokens; ++t) {
-    out->weights[t] = total == 0.0 ? 0.0 : weights[t] / total;
+    const bool gets_any = Sees(in, t) && total != 0.0;
+    out->weights[t] = gets_any ? weights[t] / total : 0.0;
     out->weight_tolerance[t] = off * out->weights[t] + 0x1p-120;
   }
 }

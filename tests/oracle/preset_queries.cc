@@ -78,9 +78,8 @@ Heads Union(const oracle_prompt& p, uint32_t n_prompt, uint32_t n_keep) {
   for (uint32_t i = 0; i < p.n_layers * p.n_kv_heads; ++i) {
     oracle_centers in = {};
     in.keys = p.keys + size_t{i} * p.n_tokens * p.head_dim;
-    in.positions = p.positions;
     in.n_tokens = p.n_tokens;
-    in.n_seen = p.n_seen == 0 ? p.n_tokens : p.n_seen;
+    in.n_seen = p.n_tokens;
     in.head_dim = p.head_dim;
     in.n_sink = n_prompt;
     in.group = group;

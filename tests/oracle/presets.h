@@ -26,11 +26,7 @@ typedef struct oracle_prompt {
   const float* covariance;  // [n_layers, n_q_heads, head_dim, head_dim]
   const float* inv_freq;    // [head_dim / 2]
   const float* centers;     // [n_layers, n_q_heads, 3, head_dim / 2]
-  // While it decodes, where tokens are gone:
-  uint32_t n_prompt;  // tokens of the prompt among them, once it has ended
-  uint32_t n_seen;    // 0: n_tokens
-  // [n_tokens], for all heads; NULL: 0, 1 .. Rules with one list for the model read it.
-  const int32_t* positions;
+  uint32_t n_prompt;        // the first tokens, once the prompt has ended; or 0
 } oracle_prompt;
 
 // The numbers that a run chooses. All others are the source's.

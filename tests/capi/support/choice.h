@@ -35,7 +35,7 @@ typedef struct test_choice_head {
   int32_t ranks[TEST_CHOICE_TOKENS];
   double scores[TEST_CHOICE_TOKENS]; /* of its list */
   uint32_t n_kept;                   /* what it must keep */
-  uint32_t n_rescued;                /* blocks of these */
+  uint32_t n_rescued;                /* how many blocks of n_kept are rescued */
 } test_choice_head;
 
 typedef struct test_choice {
@@ -43,7 +43,8 @@ typedef struct test_choice {
       is_exact; /* scores are the library's own; else f32 may differ from them */
   uint32_t slack;     /* how far counts may be off, as f32 decides */
   uint32_t n_asked;   /* must stay in a list, held or not */
-  uint32_t n_by_keys; /* lists whose blocks were kept by keys, as they should */
+  uint32_t n_by_keys; /* lists that keep what they must, some blocks by keys */
+  uint32_t n_rescues; /* lists that keep what they must, some blocks rescued */
   test_choice_head heads[TEST_MAX_LAYERS][TEST_CHOICE_HEADS];
   /* What every head of a layer must keep of its chunks, if the policy has any. */
   uint32_t of_chunks[TEST_MAX_LAYERS][TEST_CHOICE_TOKENS];
@@ -73,7 +74,7 @@ void test_expect_chosen(const test_model* model, const test_given* given,
 /* The end of the chunk that begins at a slot of n. All n are one if the policy has none. */
 uint32_t test_chunk_end(const oracle_policy* policy, uint32_t begin,
                         uint32_t n);
-/* The tokens of the policy at the end that must stay. */
+/* How many tokens at the end the policy always keeps. */
 uint32_t test_last_of(const oracle_policy* policy);
 float test_refine(const oracle_policy* policy, float score, float weight);
 kvevict_tie test_tie_of(const oracle_policy* policy);

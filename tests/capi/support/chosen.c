@@ -173,6 +173,7 @@ static void ExpectSlots(const test_model* m, const test_given* given,
            "%s: layer %u, head %u keeps slot %d of %u in place of %d", what, l,
            h, slots[i], head->n, want[i]);
   }
+  c->n_rescues += head->n_rescued > 0;
 }
 
 void test_expect_chosen(const test_model* m, const test_given* given,

@@ -62,7 +62,7 @@ double test_score_error(kvevict_dtype q, kvevict_dtype k, uint32_t dim) {
 bool test_runs(uint32_t i) {
   if (the_device == NULL) return true;
   const uint64_t share = the_device->share;
-  return i * share / 100 != (i + 1) * share / 100;
+  return (i * share + 99) / 100 != ((i + 1) * share + 99) / 100;
 }
 
 int64_t test_gap(int64_t n_bytes) {

@@ -61,8 +61,8 @@ test_attend_errors test_errors_of(test_attend_shape shape);
 /* The error of a product of window scores, of its magnitude. 0 on the CPU. */
 double test_score_error(kvevict_dtype q, kvevict_dtype k, uint32_t dim);
 
-/* Whether the i-th of many random cases runs: all do on the CPU, and the device's share
- * elsewhere. */
+/* Whether the i-th of many random cases runs: all do on the CPU, and elsewhere the first
+ * one and the device's share of the others. */
 bool test_runs(uint32_t i);
 
 /* CUDA reads whole elements. There gaps are multiples of 4 bytes, the largest element, and

@@ -454,6 +454,7 @@ static void Evict(test_living* a) {
               : 0;
   a->sum->n_evicted += lost;
   a->sum->n_by_keys += choice.n_by_keys;
+  a->sum->n_rescues += choice.n_rescues;
   a->sum->n_by_table += lost && by_table;
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
     for (uint32_t h = 0; h < m->spec.n_kv_heads; ++h) ends[h] = was.n[l][h];

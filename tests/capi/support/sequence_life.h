@@ -17,7 +17,7 @@ enum { TEST_SEQUENCE_POSITIONS = 900 };
 /* How often lives have done what. */
 typedef struct test_lived {
   uint32_t n_evicted, n_by_table, n_refused, n_undone, n_copied, n_gone_on,
-      n_masses, n_by_keys;
+      n_masses, n_by_keys, n_rescues;
   test_changes changes;
 } test_lived;
 
