@@ -21,6 +21,7 @@ Status RunMeasureMass(const Context& context, Stream stream,
         MassParams p{};
         p.lists = of.lists;
         p.adds = args.adds;
+        p.of_chunk = args.of_chunk;
         for (size_t i = 0; i < jobs.size(); ++i) {
           p.layers[i] = {of.layers[i], AddressOf(jobs[i].masses)};
         }

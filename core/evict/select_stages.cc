@@ -243,8 +243,9 @@ Status MeasureMass(Group& group) {
   const EvictCall& call = group.call;
   const bool adds = group.is_measured;
   group.is_measured = true;
-  return call.backend().measure_mass(call.context, call.stream(),
-                                     {group.selects(), adds});
+  return call.backend().measure_mass(
+      call.context, call.stream(),
+      {group.selects(), adds, HasChunks(call.policy)});
 }
 
 }  // namespace

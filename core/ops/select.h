@@ -112,10 +112,11 @@ struct CountWinnersArgs {
 
 // Measures the mass of the scores in the keep lists of selected jobs. The
 // scores must still be there. `adds` adds to masses measured before, of other
-// slots.
+// slots. `of_chunk`: a list that keeps all slots of the chunk has no mass there.
 struct MeasureMassArgs {
   Jobs<SelectJob> jobs;  // all with the same number of lists
   bool adds = false;
+  bool of_chunk = false;
 };
 
 // Operations that change scores depending on which are the best of a list.

@@ -366,6 +366,13 @@ Status CheckBlocks(const Policy& p) {
     return InvalidArgument(
         "rescue %u with select_block 1: only blocks are rescued", p.rescue);
   }
+  if (RescuesBlocks(p) && SignalOf(p).Needs(kSums) &&
+      p.rows == KVEVICT_REDUCE_MEAN && p.scope == KVEVICT_SCOPE_MODEL) {
+    return InvalidArgument(
+        "rescue %u with rows mean and scope model: blocks are marked by the "
+        "sums of one layer",
+        p.rescue);
+  }
   if (p.select_block == 1 || TouchesNothing(p)) return Status();
   if (CountsByScore(p) || IsBudgetOfPartition(p)) {
     return InvalidArgument(

@@ -49,8 +49,9 @@ KV_KERNEL(list_masses, MassParams, kSelectThreads, 4) {
   KV_SHARED(MassShared, shared, 1);
   const MassLayer& layer = p.layers[blockIdx.y];
   const uint32_t list = blockIdx.x;
-  const uint32_t n = TokensOf(p.lists, layer.select, list);
+  uint32_t n = TokensOf(p.lists, layer.select, list);
   const uint32_t n_keep = KeepOf(p.lists, layer.select, list, n);
+  if (p.of_chunk != 0 && n_keep >= n) n = 0;
   const uint64_t keep = KeepList(p.lists, layer.select, list).keep;
   const uint64_t scores = layer.select.scores + uint64_t{list} *
                                                     layer.select.n_tokens *

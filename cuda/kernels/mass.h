@@ -16,8 +16,8 @@ static_assert(sizeof(MassLayer) == 40);
 struct MassParams {
   static constexpr uint32_t kMaxLayers = 96;
   SelectLists lists;
-  uint32_t adds;  // adds to the present values
-  uint32_t reserved;
+  uint32_t adds;      // adds to the present values
+  uint32_t of_chunk;  // lists that keep all slots have no mass
   MassLayer layers[kMaxLayers];
 };
 static_assert(sizeof(MassParams) <= 4096);

@@ -55,6 +55,9 @@ Test(blocks, are_rescued_where_blocks_go) {
   EXPECT_INVALID(kvevict_policy_validate(policy), "rescue 2", "select_block");
   EXPECT_OK(kvevict_policy_set_number(policy, "select_block", 8));
   EXPECT_OK(kvevict_policy_validate(policy));
+  EXPECT_NO_POLICY(
+      "h2o:budget=40,select_block=8,rescue=1,rows=mean,scope=model", "rescue 1",
+      "rows mean and scope model");
 }
 
 /* Scores that were divided cannot give the sums back. */

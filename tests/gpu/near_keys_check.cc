@@ -11,7 +11,6 @@
 #include "tests/gpu/checks.h"
 #include "tests/gpu/doors.h"
 #include "tests/gpu/random_values.h"
-#include "tests/gpu/score_error.h"
 
 namespace kvevict::gpu {
 namespace {
@@ -243,10 +242,13 @@ void CheckRedundancy(const Gpu& gpu, Draws* random, Report* report) {
     if (on_device) out = device.ReadAll<float>();
   }
   for (size_t i = 0; i < scores[0].size(); ++i) {
+    const float expected = scores[0][i], got = scores[1][i];
+    if (got == expected || (std::isnan(got) && std::isnan(expected))) continue;
+    // Sums are in another order, and cosines may be next to 0.
     report->FailIf(
-        !(ScoreError(policy, scores[1][i], scores[0][i]) <= 1.0),
+        !(std::abs(got - expected) <= 1e-4f * std::abs(expected) + 1e-5f),
         fmt::format("threshold {}, score {}: {} on the GPU, {} on the CPU",
-                    policy.similarity, i, scores[1][i], scores[0][i]));
+                    policy.similarity, i, got, expected));
   }
 }
 

@@ -104,21 +104,7 @@ void criterion_skip(const char* format, ...);
 
 #define CR_BYTES_(fatal, a, b, n, ...) \
   CR_CHECK_(fatal, memcmp(a, b, n) == 0, #a " == " #b, __VA_ARGS__)
-#define cr_assert_arr_eq(a, b, n, ...) CR_BYTES_(1, a, b, n, __VA_ARGS__)
 #define cr_expect_arr_eq(a, b, n, ...) CR_BYTES_(0, a, b, n, __VA_ARGS__)
-
-#define cr_expect_float_eq(a, b, by, ...)                            \
-  CR_CHECK_(0, (a) - (b) <= (by) && (b) - (a) <= (by), #a " == " #b, \
-            __VA_ARGS__)
-
-#define cr_expect_no_throw(statement, exception, ...) \
-  do {                                                \
-    try {                                             \
-      statement;                                      \
-    } catch (const exception&) {                      \
-      CR_FAIL_(0, #statement " threw", __VA_ARGS__);  \
-    }                                                 \
-  } while (0)
 
 #define cr_skip_test(...) criterion_skip(" " __VA_ARGS__)
 
