@@ -403,7 +403,6 @@ static void SpoilOne(test_cache* cache, uint32_t n_tokens,
                  in_v ? NAN : kOdd[test_random_below(random, 3)]);
 }
 
-/* Sizes lie around tiles. */
 Test(attend, sizes_around_tiles) {
   static const uint32_t sizes[] = {0, 1, 3, 63, 64, 65, 130, 260};
   static const uint32_t dims[] = {16, 40, 64, 128};

@@ -124,6 +124,16 @@ static void ExpectSame(const kvevict_calibration* calibration,
   free(s.data);
 }
 
+/* All rows at once, stored otherwise, make the same sums. */
+static void ExpectRows(const scene* c, const kvevict_plane* rows,
+                       const saved* expected, const char* what) {
+  kvevict_calibration* const calibration = Create(c, 1);
+  EXPECT_OK(
+      kvevict_calibration_observe(calibration, 1, rows, kFirst, kRows, NULL));
+  ExpectSame(calibration, expected, what);
+  kvevict_calibration_destroy(calibration);
+}
+
 /* A row, turned by an angle per frequency. */
 static void Turned(const scene* c, const double* row, double position,
                    double* out) {
@@ -245,14 +255,8 @@ Test(calibration, tells_what_policies_want_of_any_chunks_threads_and_dtypes) {
       kvevict_calibration_destroy(calibration);
       Free(other);
     }
-    /* f32 rows of the same numbers. */
-    calibration = Create(c, 1);
     const kvevict_plane floats = test_rows_plane(c->queries, kQHeads, c->s.dim);
-    EXPECT_OK(kvevict_calibration_observe(calibration, 1, &floats, kFirst,
-                                          kRows, NULL));
-    ExpectSame(calibration, &whole, "f32");
-    kvevict_calibration_destroy(calibration);
-    /* Rows in another order, with gaps. */
+    ExpectRows(c, &floats, &whole, "f32");
     const int64_t row = kvevict_row_bytes(c->s.dtype, c->s.dim);
     const int64_t apart = row + test_gap(4);
     uint8_t* const rows = calloc(kQHeads * kRows, (size_t)apart);
@@ -264,11 +268,7 @@ Test(calibration, tells_what_policies_want_of_any_chunks_threads_and_dtypes) {
     by_head.data = (uintptr_t)rows;
     by_head.head_stride_bytes = kRows * apart;
     by_head.token_stride_bytes = apart;
-    calibration = Create(c, 1);
-    EXPECT_OK(kvevict_calibration_observe(calibration, 1, &by_head, kFirst,
-                                          kRows, NULL));
-    ExpectSame(calibration, &whole, "an order of rows");
-    kvevict_calibration_destroy(calibration);
+    ExpectRows(c, &by_head, &whole, "an order of rows, with gaps");
     free(rows);
     free(whole.data);
     Free(c);

@@ -2,6 +2,7 @@
  * that it is not known. sequence_life_test.c has given scores. */
 #include <math.h>
 
+#include "tests/capi/support/device.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 
@@ -105,6 +106,29 @@ Test(report_mass, of_what_loses_nothing_is_whole) {
   EXPECT_OK(kvevict_sequence_reset(m->sequence, NULL));
   ExpectAll(m, NAN, NAN, "reset");
   test_model_destroy(m);
+}
+
+/* Layer 0 loses one of its last 12 tokens, and layer 1 half of each chunk. */
+Test(report_mass, of_chunks_that_a_layer_keeps_whole_is_not_counted) {
+  static const double kBudgets[] = {59, 30};
+  test_model_spec spec = test_small_model("custom:sink=0,budget=40,chunk=48");
+  spec.layer_budgets = kBudgets;
+  spec.report_mass = 1;
+  kvevict_context* const context = spec.context = test_device_context();
+  test_model* m = test_model_create(&spec, (test_random){1});
+  test_model_append(m, 60);
+  static float scores[2 * kHeads * 60];
+  for (int i = 0; i < 2 * kHeads * 60; ++i) scores[i] = 1.0f;
+  test_inputs inputs;
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  test_give_scores(&options, &inputs, 2, scores, kHeads * 60, 60);
+  EXPECT_OK(test_model_evict(m, &options, NULL));
+  kvevict_list_report lists[kMostLists];
+  (void)Ask(m, lists);
+  cr_expect(lists[0].mass_kept == 11.0f / 12 &&
+            lists[0].largest_mass_evicted == 1.0f / 12);
+  test_model_destroy(m);
+  kvevict_context_destroy(context);
 }
 
 Test(report_mass, options_are_checked) {
