@@ -565,9 +565,9 @@ func (p *Policy) SetRawFirst(value bool) error { return p.setFlag("raw_first", v
 // whole blocks, have bit 1: those with the highest scores, and of equal scores the first ones.
 // Blocks that would be evicted are sorted by the number of bits in which they differ from the
 // anchor, and of n blocks each floor(n / rescue)-th stays, the first one included. h2o's
-// scores are those before Rows=mean divides them, and must be one row of all heads. Above 0 it
-// needs SelectBlock above 1 and no HeadBudgets (KVCrush, arXiv:2503.00022, as in OpenVINO
-// GenAI).
+// scores are those before Rows=mean divides them: they must be one row of all heads, and
+// exclude Scope=model. Above 0 it needs SelectBlock above 1 and no HeadBudgets (KVCrush,
+// arXiv:2503.00022, as in OpenVINO GenAI).
 func (p Policy) Rescue() (int, error) { return p.count("rescue") }
 
 // SetRescue sets what Rescue returns.
