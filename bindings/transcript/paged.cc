@@ -15,7 +15,7 @@ kvevict_status View(Line& l, Objects& o, Results&) {
   return status;
 }
 
-kvevict_status Evict(Line& l, Objects& o, Results& out) {
+kvevict_status EvictPages(Line& l, Objects& o, Results& out) {
   const auto names = l.List("items");
   const auto* items = o.All<kvevict_paged_eviction>("paged_eviction", names);
   const Scratch scratch = MakeScratch(l.Count("workspace"));
@@ -81,7 +81,7 @@ void AddPaged(Calls* calls) {
       Bind(kvevict_paged_sequence_own, "cached first_slot");
   c["paged_sequence_write"] = Bind(kvevict_paged_sequence_write, "cached rows");
   c["paged_sequence_read"] = Bind(kvevict_paged_sequence_read, "cached rows");
-  c["paged_evict"] = Evict;
+  c["paged_evict"] = EvictPages;
   c["paged_edit"] = Bind(kvevict_paged_edit, "cached sequence edit");
   c["sequence_prefill"] = Prefill;
 }

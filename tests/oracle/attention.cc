@@ -1,13 +1,11 @@
 #include "tests/oracle/attention.h"
 
 #include <cmath>
-#include <limits>
 #include <vector>
 
-namespace {
+#include "tests/oracle/numbers.h"
 
-constexpr double kEps = 0x1p-24;
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+namespace {
 
 bool Sees(const oracle_query& in, int64_t t) {
   if (in.window != 0 && t <= in.slot - int64_t{in.window}) return false;
@@ -35,17 +33,17 @@ void oracle_attend(const oracle_query* query, oracle_attended* out) {
     }
     double x = dot * in.scale;
     const double off =
-        ((in.k_dim + 6.0) * kEps + in.dot_error) * size * std::fabs(in.scale);
+        ((in.k_dim + 6.0) * kUnit + in.dot_error) * size * std::fabs(in.scale);
     if (in.softcap != 0.0) {
       x = in.softcap * std::tanh(x / in.softcap);
-      reach = std::fmax(reach, 8.0 * kEps * in.softcap);
+      reach = std::fmax(reach, 8.0 * kUnit * in.softcap);
     }
     if (in.biases != nullptr) {
       // The bias in base 2, and the sum.
       const double bias = in.biases[t];
       const double size_of_sum = std::fabs(x) + 2.0 * std::fabs(bias);
       if (std::isfinite(size_of_sum)) {
-        reach = std::fmax(reach, kEps * (size_of_sum + 8.0 * in.softcap));
+        reach = std::fmax(reach, kUnit * (size_of_sum + 8.0 * in.softcap));
       }
       x += bias;
     }
@@ -67,8 +65,8 @@ void oracle_attend(const oracle_query* query, oracle_attended* out) {
     }
   }
   const double spread = highest == -kInfinity ? 0.0 : highest - lowest;
-  const double of_weight = most_off + reach + kEps * (spread + 16.0);
-  const double off = 2.0 * of_weight + (in.n_tokens + 64.0) * kEps;
+  const double of_weight = most_off + reach + kUnit * (spread + 16.0);
+  const double off = 2.0 * of_weight + (in.n_tokens + 64.0) * kUnit;
   for (uint32_t i = 0; i < in.v_dim; ++i) {
     double sum = 0.0, size = 0.0;
     for (uint32_t t = 0; t < in.n_tokens && total != 0.0; ++t) {
@@ -81,8 +79,8 @@ void oracle_attend(const oracle_query* query, oracle_attended* out) {
     out->out_tolerance[i] = (off + in.value_error) * size + 0x1p-140;
   }
   out->lse = total == 0.0 ? -kInfinity : highest + std::log(total);
-  out->lse_tolerance = of_weight + (in.n_tokens + 64.0) * kEps +
-                       2.0 * kEps * std::fabs(out->lse);
+  out->lse_tolerance = of_weight + (in.n_tokens + 64.0) * kUnit +
+                       2.0 * kUnit * std::fabs(out->lse);
   for (uint32_t t = 0; out->weights != nullptr && t < in.n_tokens; ++t) {
     const bool gets_any = Sees(in, t) && total != 0.0;
     out->weights[t] = gets_any ? weights[t] / total : 0.0;

@@ -3,11 +3,10 @@
 #include <limits>
 #include <vector>
 
+#include "tests/oracle/numbers.h"
 #include "tests/oracle/scores.h"
 
 namespace {
-
-constexpr double kUnit = 0x1p-24;  // unit roundoff of f32
 
 struct Logit {
   double value;

@@ -5,14 +5,13 @@
 #include <vector>
 
 #include "tests/oracle/inverse.h"
+#include "tests/oracle/numbers.h"
 
 namespace {
 
 using kvevict::oracle::Inverse;
 using kvevict::oracle::Row;
 using kvevict::oracle::Rows;
-
-constexpr double kUnit = 0x1p-24;  // of f32
 
 // Biases of the listed slots, or none.
 using Biases = std::vector<float>;

@@ -5,9 +5,9 @@
 #include <limits>
 #include <vector>
 
-namespace {
+#include "tests/oracle/numbers.h"
 
-constexpr double kHalfUlp = 0x1p-24;
+namespace {
 
 // The roundings of a sum over a row's elements, in 8 partial sums or more and a
 // few steps that add those up.
@@ -66,7 +66,7 @@ void oracle_key_diff(const float* keys, uint32_t n_tokens, uint32_t head_dim,
   const double row = RowRoundings(head_dim);
   const double tokens = std::min(n_tokens, 256u) + n_tokens / 256.0 + 1;
   const double length = std::max(Norm(anchor), 1e-8);
-  const double anchor_error = kHalfUlp * (tokens + row + 4) * Norm(sizes);
+  const double anchor_error = kUnit * (tokens + row + 4) * Norm(sizes);
   for (uint32_t t = 0; t < n_tokens; ++t) {
     double dot = 0.0;
     for (uint32_t i = 0; i < head_dim; ++i) {
@@ -75,7 +75,7 @@ void oracle_key_diff(const float* keys, uint32_t n_tokens, uint32_t head_dim,
     const bool is_good = IsFinite(keys + size_t{t} * head_dim, head_dim);
     scores[t] =
         is_good ? -dot / (std::max(norms[t], 1e-8) * length) : std::nan("");
-    bounds[t] = 2 * anchor_error / length + kHalfUlp * (3 * row + 8);
+    bounds[t] = 2 * anchor_error / length + kUnit * (3 * row + 8);
   }
 }
 
@@ -185,7 +185,7 @@ void oracle_key_filter(const float* keys, uint32_t n_tokens, uint32_t head_dim,
       sizes += std::abs(term);
     }
     scores[t] = -dot;
-    bounds[t] = kHalfUlp * (RowRoundings(head_dim) + 1) * sizes;
+    bounds[t] = kUnit * (RowRoundings(head_dim) + 1) * sizes;
   }
 }
 
@@ -199,7 +199,7 @@ double oracle_similarity_gap(const float* keys, uint32_t n_tokens,
       nearest = std::min(nearest, std::abs(cosine - threshold));
     }
   }
-  return nearest - kHalfUlp * CosineRoundings(head_dim);
+  return nearest - kUnit * CosineRoundings(head_dim);
 }
 
 // A mean is off by the roundings of the sum of all directions, of a product with
@@ -237,9 +237,9 @@ void oracle_redundancy(const float* keys, uint32_t n_tokens, uint32_t head_dim,
     if (!std::isnan(scores[j])) sum += scores[j];
   }
   const double mean_error =
-      kHalfUlp * (2 * CosineRoundings(head_dim) + std::min(n_tokens, 256u) +
-                  n_tokens / 256.0 + 4);
-  const double sum_error = kHalfUlp * (n_tokens / 256.0 + 12);
+      kUnit * (2 * CosineRoundings(head_dim) + std::min(n_tokens, 256u) +
+               n_tokens / 256.0 + 4);
+  const double sum_error = kUnit * (n_tokens / 256.0 + 12);
   for (uint32_t j = 0; j < n_tokens; ++j) {
     scores[j] /= sum;
     bounds[j] = scores[j] * (4 * mean_error + sum_error + 8e-7);

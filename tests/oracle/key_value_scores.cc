@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
-namespace {
+#include "tests/oracle/numbers.h"
 
-constexpr double kUnit = 0x1p-24;
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+namespace {
 
 // A number and how far the library's may be from it.
 struct Bounded {

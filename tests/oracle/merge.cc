@@ -5,10 +5,9 @@
 #include <limits>
 #include <vector>
 
-namespace {
+#include "tests/oracle/numbers.h"
 
-constexpr double kHalfUlp = 0x1p-24;
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+namespace {
 
 double Dot(const float* a, const float* b, uint32_t n) {
   double sum = 0.0;
@@ -37,7 +36,7 @@ class Merging {
         threshold_(threshold),
         fraction_(fraction),
         // The roundings of products, norms and divisions of both keys.
-        similarity_error_(kHalfUlp * (3.0 * rows.key_dim + 12)) {}
+        similarity_error_(kUnit * (3.0 * rows.key_dim + 12)) {}
 
   double Run(oracle_merged* out) {
     for (uint32_t slot = 0; slot < r_.n_tokens; ++slot) {
@@ -147,8 +146,7 @@ class Merging {
   // The error of a weight.
   double WeightError(const Gone& gone) const {
     if (rule_ == KVEVICT_MERGE_PIVOT) return 0.0;
-    return similarity_error_ +
-           kHalfUlp * (2.0 * r_.value_dim + 8) * gone.weight;
+    return similarity_error_ + kUnit * (2.0 * r_.value_dim + 8) * gone.weight;
   }
 
   // Writes row t of the results, unchanged if nothing merges into it.
@@ -183,8 +181,8 @@ class Merging {
       }
       const double divisor = 1.0 + weights * (pivots ? 2.0 : 1.0);
       x /= divisor;
-      bound = (off + kHalfUlp * (n + 4) * sizes +
-               std::abs(x) * (weights_error + kHalfUlp * (n + 4) * divisor)) /
+      bound = (off + kUnit * (n + 4) * sizes +
+               std::abs(x) * (weights_error + kUnit * (n + 4) * divisor)) /
               divisor;
     }
     if (n > 0) *changes = 1;

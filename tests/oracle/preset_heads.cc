@@ -1,17 +1,11 @@
 // Presets whose heads share a budget, or that choose in two stages.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
+#include "tests/oracle/numbers.h"
 #include "tests/oracle/preset_rules.h"
 
 namespace kvevict::oracle {
-namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-}  // namespace
-
 // ---- AdaKV, CriticalKV ----
 
 namespace {

@@ -1,19 +1,13 @@
 // Presets that score by the attention of all queries, or of queries to come.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
+#include "tests/oracle/numbers.h"
 #include "tests/oracle/preset_rules.h"
 #include "tests/oracle/query_centers.h"
 #include "tests/oracle/scores.h"
 
 namespace kvevict::oracle {
-namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-}  // namespace
-
 // ---- H2O ----
 
 // Sums over all queries, mean of the group. The last `recent` stay. The authors'

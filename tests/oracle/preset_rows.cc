@@ -1,15 +1,13 @@
 // Presets that score by the rows of the cache, or by position alone.
 #include <algorithm>
-#include <limits>
 
 #include "tests/oracle/key_scores.h"
 #include "tests/oracle/key_value_scores.h"
+#include "tests/oracle/numbers.h"
 #include "tests/oracle/preset_rules.h"
 
 namespace kvevict::oracle {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 template <typename Make>
 Heads BestBy(const oracle_prompt& p, const oracle_sizes& s, const Make& make) {

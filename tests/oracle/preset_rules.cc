@@ -3,12 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 namespace kvevict::oracle {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Scores so near to a cut may be on either side of it in f32.
 double DoubtOf(const Row& scores, double cut, double doubt) {
@@ -264,6 +261,7 @@ struct NamedOracle {
 };
 constexpr NamedOracle kOracles[] = {
 #define KVEVICT_PRESET_ORACLE(name, function) {name, kvevict::oracle::function},
+#include "tests/oracle/numbers.h"
 #include "tests/oracle/presets.inc"
 #undef KVEVICT_PRESET_ORACLE
 };

@@ -1,19 +1,13 @@
 // Presets that score by the attention of the last queries.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "tests/oracle/draw.h"
 #include "tests/oracle/key_scores.h"
+#include "tests/oracle/numbers.h"
 #include "tests/oracle/preset_rules.h"
 
 namespace kvevict::oracle {
-namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-}  // namespace
-
 // ---- SnapKV ----
 
 Heads SnapKvKvpress(const oracle_prompt& p, const oracle_sizes& s,

@@ -5,10 +5,11 @@
 #include <complex>
 #include <vector>
 
+#include "tests/oracle/numbers.h"
+
 namespace {
 
-constexpr double kUnit = 0x1p-24;  // unit roundoff of f32
-constexpr int kDistances = 17;     // 1, 2, 4 .. 65536
+constexpr int kDistances = 17;  // 1, 2, 4 .. 65536
 
 using Complex = std::complex<double>;
 

@@ -11,8 +11,8 @@ using kvevict::oracle::Reduce;
 
 namespace {
 
-double Logit(const oracle_attention* in, uint32_t head, uint32_t row,
-             uint32_t key) {
+double LogitOf(const oracle_attention* in, uint32_t head, uint32_t row,
+               uint32_t key) {
   const uint32_t group = in->n_q_heads / in->n_kv_heads;
   const bool own = row < in->window;
   const float* q =
@@ -35,7 +35,7 @@ double LargestLogit(const oracle_attention* in, uint32_t head, uint32_t row,
   const uint32_t group = in->n_q_heads / in->n_kv_heads;
   std::vector<double> logits;
   for (uint32_t g = 0; g < group; ++g) {
-    logits.push_back(Logit(in, head / group * group + g, row, key));
+    logits.push_back(LogitOf(in, head / group * group + g, row, key));
   }
   return Reduce(logits, KVEVICT_REDUCE_MAX);
 }
@@ -120,7 +120,7 @@ void oracle_row_weights(const oracle_attention* in, uint32_t head, uint32_t row,
   for (uint32_t j = 0; j < n_visible; ++j) {
     weights[j] = policy.order == ORACLE_ORDER_REDUCE_LOGITS
                      ? LargestLogit(in, head, row, j)
-                     : Logit(in, head, row, j);
+                     : LogitOf(in, head, row, j);
     if (in->softcap != 0.0) {
       weights[j] = in->softcap * std::tanh(weights[j] / in->softcap);
     }

@@ -119,13 +119,13 @@ void DecodeStore(Modifiers& m, Instruction& i) {
                 });
 }
 
-constexpr Opcode kOpcodes[] = {
+constexpr Opcode kMemoryOpcodes[] = {
     {"ld", "Da", &DecodeLoad},
     {"st", "aS", &DecodeStore},
 };
 
 }  // namespace
 
-std::span<const Opcode> MemoryOpcodes() { return kOpcodes; }
+std::span<const Opcode> MemoryOpcodes() { return kMemoryOpcodes; }
 
 }  // namespace kvevict::ptx

@@ -82,10 +82,10 @@ void DecodeCopy(Modifiers& m, Instruction& i) {
   }
 }
 
-constexpr Opcode kOpcodes[] = {{"cp", "?xxss", &DecodeCopy, 80}};
+constexpr Opcode kAsyncCopyOpcodes[] = {{"cp", "?xxss", &DecodeCopy, 80}};
 
 }  // namespace
 
-std::span<const Opcode> AsyncCopyOpcodes() { return kOpcodes; }
+std::span<const Opcode> AsyncCopyOpcodes() { return kAsyncCopyOpcodes; }
 
 }  // namespace kvevict::ptx

@@ -78,13 +78,13 @@ void DecodeAtomic(Modifiers& m, Instruction& i) {
   i.run = &RunAtomic<kResult>;
 }
 
-constexpr Opcode kOpcodes[] = {
+constexpr Opcode kAtomicOpcodes[] = {
     {"atom", "das", &DecodeAtomic<true>},
     {"red", "as", &DecodeAtomic<false>},
 };
 
 }  // namespace
 
-std::span<const Opcode> AtomicOpcodes() { return kOpcodes; }
+std::span<const Opcode> AtomicOpcodes() { return kAtomicOpcodes; }
 
 }  // namespace kvevict::ptx

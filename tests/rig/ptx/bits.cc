@@ -153,7 +153,7 @@ void DecodePermute(Modifiers& m, Instruction& i) {
   i.run = &RunPermute;
 }
 
-constexpr Opcode kOpcodes[] = {
+constexpr Opcode kBitOpcodes[] = {
     {"and", "dss", &DecodeLogic<And>},
     {"or", "dss", &DecodeLogic<Or>},
     {"xor", "dss", &DecodeLogic<Xor>},
@@ -169,6 +169,6 @@ constexpr Opcode kOpcodes[] = {
 
 }  // namespace
 
-std::span<const Opcode> BitOpcodes() { return kOpcodes; }
+std::span<const Opcode> BitOpcodes() { return kBitOpcodes; }
 
 }  // namespace kvevict::ptx

@@ -132,7 +132,7 @@ void DecodeReduction(Modifiers& m, Instruction& i) {
   i.run = &RunBlockBarrier;
 }
 
-constexpr Opcode kOpcodes[] = {
+constexpr Opcode kWarpOpcodes[] = {
     {"shfl", "qssss", &DecodeShuffle},
     {"vote", "dps", &DecodeVote},
     {"bar", "s", &DecodeBarrier},
@@ -141,6 +141,6 @@ constexpr Opcode kOpcodes[] = {
 
 }  // namespace
 
-std::span<const Opcode> WarpOpcodes() { return kOpcodes; }
+std::span<const Opcode> WarpOpcodes() { return kWarpOpcodes; }
 
 }  // namespace kvevict::ptx

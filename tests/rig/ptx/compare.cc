@@ -103,13 +103,13 @@ void DecodeSelect(Modifiers& m, Instruction& i) {
   });
 }
 
-constexpr Opcode kOpcodes[] = {
+constexpr Opcode kCompareOpcodes[] = {
     {"setp", "qss", &DecodeSetPredicate},
     {"selp", "dsss", &DecodeSelect},
 };
 
 }  // namespace
 
-std::span<const Opcode> CompareOpcodes() { return kOpcodes; }
+std::span<const Opcode> CompareOpcodes() { return kCompareOpcodes; }
 
 }  // namespace kvevict::ptx

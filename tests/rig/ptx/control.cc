@@ -30,7 +30,7 @@ void DecodeSleep(Modifiers& m, Instruction& i) {
   i.run = &RunSleep;
 }
 
-constexpr Opcode kOpcodes[] = {
+constexpr Opcode kControlOpcodes[] = {
     {"bra", "l", &DecodeBranch},
     {"ret", "", &DecodeReturn},
     {"nanosleep", "s", &DecodeSleep, 70},
@@ -38,6 +38,6 @@ constexpr Opcode kOpcodes[] = {
 
 }  // namespace
 
-std::span<const Opcode> ControlOpcodes() { return kOpcodes; }
+std::span<const Opcode> ControlOpcodes() { return kControlOpcodes; }
 
 }  // namespace kvevict::ptx

@@ -159,7 +159,7 @@ void DecodeGlobalAddress(Modifiers& m, Instruction& i) {
   i.run = &RunUnary<uint64_t, Same>;
 }
 
-constexpr Opcode kOpcodes[] = {
+constexpr Opcode kConvertOpcodes[] = {
     {"cvt", "ds", &DecodeConvert},
     {"mov", "DS", &DecodeMove},
     {"cvta", "ds", &DecodeGlobalAddress},
@@ -167,6 +167,6 @@ constexpr Opcode kOpcodes[] = {
 
 }  // namespace
 
-std::span<const Opcode> ConvertOpcodes() { return kOpcodes; }
+std::span<const Opcode> ConvertOpcodes() { return kConvertOpcodes; }
 
 }  // namespace kvevict::ptx

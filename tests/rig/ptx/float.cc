@@ -184,7 +184,7 @@ void DecodeApproximate(Modifiers& m, Instruction& i) {
   i.run = &RunFlushed<Op>;
 }
 
-constexpr Opcode kOpcodes[] = {
+constexpr Opcode kFloatOpcodes[] = {
     {"fma", "dsss", &DecodeMulAdd},
     {"rcp", "ds", &DecodeRoot<Reciprocal>},
     {"sqrt", "ds", &DecodeRoot<SquareRoot>},
@@ -207,6 +207,6 @@ bool DecodeFloat(Arithmetic which, Modifiers& m, Instruction& i) {
   return true;
 }
 
-std::span<const Opcode> FloatOpcodes() { return kOpcodes; }
+std::span<const Opcode> FloatOpcodes() { return kFloatOpcodes; }
 
 }  // namespace kvevict::ptx

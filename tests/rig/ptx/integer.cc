@@ -118,7 +118,7 @@ void DecodeRem(Modifiers& m, Instruction& i) {
   i.run = BinaryOf<Rem>(m.ExpectType());
 }
 
-constexpr Opcode kOpcodes[] = {
+constexpr Opcode kIntegerOpcodes[] = {
     {"add", "dss", &DecodeBinary<Add, Arithmetic::kAdd>},
     {"sub", "dss", &DecodeBinary<Sub, Arithmetic::kSub>},
     {"div", "dss", &DecodeBinary<Div, Arithmetic::kDiv>},
@@ -132,6 +132,6 @@ constexpr Opcode kOpcodes[] = {
 
 }  // namespace
 
-std::span<const Opcode> IntegerOpcodes() { return kOpcodes; }
+std::span<const Opcode> IntegerOpcodes() { return kIntegerOpcodes; }
 
 }  // namespace kvevict::ptx

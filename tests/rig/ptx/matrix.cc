@@ -130,13 +130,13 @@ void DecodeMultiplyAccumulate(Modifiers& m, Instruction& i) {
                          : &MultiplyAccumulate<&FromBF16, -126>;
 }
 
-constexpr Opcode kOpcodes[] = {
+constexpr Opcode kMatrixOpcodes[] = {
     {"ldmatrix", "Da", &DecodeLoadMatrix, 75},
     {"mma", "DSSS", &DecodeMultiplyAccumulate, 80},
 };
 
 }  // namespace
 
-std::span<const Opcode> MatrixOpcodes() { return kOpcodes; }
+std::span<const Opcode> MatrixOpcodes() { return kMatrixOpcodes; }
 
 }  // namespace kvevict::ptx
