@@ -8,7 +8,7 @@
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/policies.h"
 
-/* docs/parameters.md, which tools_recall_program compares with the library, says
+/* docs/parameters.md, which tools_program compares with the library, says
  * again what each parameter may be, who has it, and with which defaults. */
 enum { kMostKeys = 128 };
 
