@@ -6,7 +6,7 @@
 namespace transcript {
 namespace {
 
-std::string Bits(double value) {
+std::string DoubleBits(double value) {
   uint64_t bits;
   std::memcpy(&bits, &value, 8);
   return std::to_string(bits);
@@ -26,8 +26,8 @@ void AddParameter(const kvevict_parameter_info& i, Results& out) {
   out.Add("key", i.key);
   out.Add("type", i.type);
   out.Add("words", i.words);
-  out.Add("least", Bits(i.least));
-  out.Add("most", Bits(i.most));
+  out.Add("least", DoubleBits(i.least));
+  out.Add("most", DoubleBits(i.most));
   out.AddAll("flags", i.excludes_least, i.takes_zero);
   out.Add("default", std::string(i.default_text));
 }
