@@ -53,6 +53,16 @@ for verb in demo bench; do
   [[ $(./run $verb --json 2>/dev/null) == "{"*"--json}" ]] || fail "./run $verb --json"
 done
 
+# The demo leaves out the tests while what they need is missing.
+for status in 1 0; do
+  stub pkg-config <<<"exit $status"
+  rm -f "$CALLS"
+  ./run demo >/dev/null 2>&1
+  ! grep '^dpkg-query.*criterion' "$CALLS" || fail "./run demo needs the tests' packages"
+  [[ $status == "$(grep -c 'BUILD_TESTS=OFF' "$CALLS")" ]] || fail "./run demo, $status"
+done
+rm -f "$work/bin/pkg-config" "$CALLS"
+
 # Files are named from the folder in which the user stands.
 sed -i 's/{/$PWD {/' build/release/integrations/llama.cpp/kvevict-llama-cli
 [[ $(cd pkg && ../run llama -m a.gguf 2>/dev/null) == \
