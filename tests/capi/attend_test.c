@@ -1,6 +1,7 @@
 /* Holds kvevict_attend() against double precision in every layout and dtype, for
  * any workspace, number of threads and SIMD target. */
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,8 +15,8 @@
 
 /* The arguments of a call beside the cache. */
 typedef struct question {
-  uint32_t n_tokens;
   const uint32_t* counts;
+  uint32_t n_tokens; /* this field and each below has 4 bytes */
   uint32_t group;
   uint32_t n_queries;
   uint32_t v_head_dim; /* for caches without V */
@@ -28,9 +29,11 @@ typedef struct question {
   int has_lse;
   kvevict_dtype q_dtype;
   kvevict_dtype out_dtype;
+  uint32_t strides; /* of the planes, see MakeRows() */
 } question;
 
-/* A plane [n_heads, n_rows, dim] in memory of its own, with gaps full of guard bytes. */
+/* A plane [n_heads, n_rows, dim] in memory of its own, with gaps full of guard bytes.
+ * Takes a digit to the base of 6 off `strides`. */
 typedef struct rows {
   kvevict_plane plane;
   uint8_t* memory;
@@ -38,11 +41,12 @@ typedef struct rows {
 } rows;
 
 static rows MakeRows(uint32_t n_heads, uint32_t n_rows, uint32_t dim,
-                     kvevict_dtype dtype, test_random* random) {
+                     kvevict_dtype dtype, uint32_t* strides) {
   rows r = {.plane = KVEVICT_PLANE_INIT};
   const int64_t size = test_element_bytes(dtype);
-  const int64_t row = size * (dim + test_random_below(random, 3));
-  const int heads_first = test_random_coin(random);
+  const int64_t row = size * (dim + *strides % 3);
+  const int heads_first = *strides / 3 % 2;
+  *strides /= 6;
   r.plane.dtype = dtype;
   r.plane.head_dim = dim;
   r.plane.token_stride_bytes = heads_first ? row : row * n_heads;
@@ -75,11 +79,7 @@ static void ExpectGaps(const rows* r, uint32_t n_heads, uint32_t n_rows) {
   free(copy);
 }
 
-/* The most that rounding to a dtype changes. */
-static double StoredBound(kvevict_dtype dtype, double v) {
-  if (dtype == KVEVICT_DTYPE_F16) return fmax(fabs(v) * 0x1p-11, 0x1p-25);
-  return dtype == KVEVICT_DTYPE_BF16 ? fabs(v) * 0x1p-8 : 0.0;
-}
+enum { kMostJobs = 2 };
 
 typedef struct scene {
   const test_cache* cache;
@@ -97,11 +97,12 @@ static scene MakeScene(const test_cache* cache, const question* q,
   scene s = {.cache = cache, .q = *q, .job = KVEVICT_ATTENTION_JOB_INIT};
   s.n_q_heads = spec->n_kv_heads * q->group;
   s.v_dim = spec->v_head_dim == 0 ? q->v_head_dim : spec->v_head_dim;
+  uint32_t of = q->strides;
   s.queries =
-      MakeRows(s.n_q_heads, q->n_queries, spec->k_head_dim, q->q_dtype, random);
-  s.out = MakeRows(s.n_q_heads, q->n_queries, s.v_dim, q->out_dtype, random);
-  s.lse = MakeRows(s.n_q_heads, q->n_queries, 1, KVEVICT_DTYPE_F32, random);
-  s.sums = MakeRows(q->n_sum_heads, q->n_tokens, 1, KVEVICT_DTYPE_F32, random);
+      MakeRows(s.n_q_heads, q->n_queries, spec->k_head_dim, q->q_dtype, &of);
+  s.out = MakeRows(s.n_q_heads, q->n_queries, s.v_dim, q->out_dtype, &of);
+  s.lse = MakeRows(s.n_q_heads, q->n_queries, 1, KVEVICT_DTYPE_F32, &of);
+  s.sums = MakeRows(q->n_sum_heads, q->n_tokens, 1, KVEVICT_DTYPE_F32, &of);
   s.sinks = malloc(s.n_q_heads * sizeof(float));
   for (uint32_t h = 0; h < s.n_q_heads; ++h) {
     s.sinks[h] = 3.0f * test_random_normal(random);
@@ -165,31 +166,21 @@ static void ExpectAttended(const scene* s) {
   const double more = test_on_cuda() ? 2.0 : 1.0;
   const double beside = test_on_cuda() ? 1e-6 : 0.0;
   double largest = 0.0;
-  const int has_biases =
-      view->n_companions > 0 && view->companions[0].role == KVEVICT_ROLE_BIAS;
+  const kvevict_plane* const bias = test_bias_plane(view);
+  const kvevict_plane* const v = has_v ? &view->v : &view->k;
   const uint32_t n = q->n_tokens;
-  float* keys = malloc(sizeof(float) * (n * spec->k_head_dim + 1));
-  float* values = malloc(sizeof(float) * (n * s->v_dim + 1));
-  float* biases = malloc(sizeof(float) * (n + 1));
   float* query = malloc(sizeof(float) * spec->k_head_dim);
   double* out = malloc(sizeof(double) * s->v_dim * 2);
   double* weights = malloc(sizeof(double) * (n + 1) * 4);
   for (uint32_t h = 0; h < spec->n_kv_heads; ++h) {
     const uint32_t held = q->counts == NULL ? n : q->counts[h];
-    for (uint32_t t = 0; t < held; ++t) {
-      for (uint32_t e = 0; e < spec->k_head_dim; ++e) {
-        keys[t * spec->k_head_dim + e] =
-            test_cache_get(s->cache, &view->k, t, h, e);
-      }
-      if (has_biases) {
-        memcpy(biases + t, oracle_row_byte(view, view->companions, t, h, 0),
-               sizeof *biases);
-      }
-      for (uint32_t e = 0; e < s->v_dim; ++e) {
-        values[t * s->v_dim + e] =
-            test_cache_get(s->cache, has_v ? &view->v : &view->k, t, h, e);
-        largest = fmax(largest, fabs((double)values[t * s->v_dim + e]));
-      }
+    float* keys = test_cache_rows(s->cache, &view->k, h, 0, held);
+    float* values = test_cache_rows(s->cache, v, h, 0, held);
+    float* biases =
+        bias == NULL ? NULL : test_cache_rows(s->cache, bias, h, 0, held);
+    for (uint32_t i = 0; i < held * v->head_dim; ++i) {
+      if (i % v->head_dim >= s->v_dim) continue;
+      largest = fmax(largest, fabs((double)values[i]));
     }
     const int is_shared = q->n_sum_heads == spec->n_kv_heads;
     memset(weights, 0, sizeof(double) * (n + 1) * 4);
@@ -204,7 +195,7 @@ static void ExpectAttended(const scene* s) {
                            .n_tokens = held,
                            .k_dim = spec->k_head_dim,
                            .v_dim = s->v_dim,
-                           .value_stride = s->v_dim,
+                           .value_stride = v->head_dim,
                            .slot = (int64_t)held - q->n_queries + i,
                            .window = q->window,
                            .non_causal = (int)q->non_causal,
@@ -213,7 +204,7 @@ static void ExpectAttended(const scene* s) {
                                         : (double)q->scale,
                            .softcap = (double)q->softcap,
                            .sink = q->has_sinks ? &s->sinks[g] : NULL,
-                           .biases = has_biases ? biases : NULL};
+                           .biases = biases};
         oracle_attended want = {.out = out,
                                 .out_tolerance = out + s->v_dim,
                                 .weights = weights + 2 * n,
@@ -234,7 +225,7 @@ static void ExpectAttended(const scene* s) {
           ExpectClose((double)got, out[e],
                       more * want.out_tolerance[e] +
                           errors.lost_weight * held * largest +
-                          StoredBound(q->out_dtype, out[e]),
+                          test_stored_bound(q->out_dtype, out[e]),
                       "out", g, i, e);
         }
         if (!q->has_lse) continue;
@@ -257,53 +248,53 @@ static void ExpectAttended(const scene* s) {
       }
       memset(weights, 0, sizeof(double) * 2 * n);
     }
+    free(keys);
+    free(values);
+    free(biases);
   }
-  free(keys);
-  free(values);
-  free(biases);
   free(query);
   free(out);
   free(weights);
 }
 
-static void* Workspace(size_t n_bytes) {
-  uint8_t* memory = test_workspace_memory(n_bytes);
-  memset(memory, 0xff, n_bytes + 64);
-  return memory;
-}
-
 /* The least workspace, half and the best give the same bytes, on any number of threads. */
-static void Attend(const test_any_context* with, scene* s) {
-  const kvevict_attention_job* job = JobOf(s);
+static void Attend(const test_any_context* with, scene* s, uint32_t n_jobs) {
+  kvevict_attention_job jobs[kMostJobs];
+  uint8_t *first[kMostJobs], *sums[kMostJobs];
+  for (uint32_t j = 0; j < n_jobs; ++j) jobs[j] = *JobOf(&s[j]);
   kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-  EXPECT_OK(kvevict_attend_workspace(with->of_threads[3], job, 1, &size));
-  uint8_t *first = NULL, *sums = NULL;
+  EXPECT_OK(kvevict_attend_workspace(with->of_threads[3], jobs, n_jobs, &size));
   const size_t sizes[] = {size.least_bytes,
                           (size.least_bytes + size.best_bytes) / 2,
                           size.best_bytes};
   for (int i = 0; i < 3; ++i) {
-    uint8_t* workspace = Workspace(sizes[i]);
+    uint8_t* workspace = test_workspace_memory(sizes[i]);
+    memset(workspace, 0xff, sizes[i]);
     memset(workspace + sizes[i], TEST_GUARD, 64);
-    EXPECT_OK(kvevict_attend(with->of_threads[3 - i], job, 1, workspace,
+    EXPECT_OK(kvevict_attend(with->of_threads[3 - i], jobs, n_jobs, workspace,
                              sizes[i], NULL));
     EXPECT(test_is_filled(workspace + sizes[i], 64), "written behind");
     free(workspace);
-    if (first == NULL) {
-      first = malloc(s->out.n_bytes);
-      memcpy(first, s->out.memory, s->out.n_bytes);
-      sums = malloc(s->sums.n_bytes);
-      memcpy(sums, s->sums.memory, s->sums.n_bytes);
+    for (uint32_t j = 0; j < n_jobs; ++j) {
+      const rows *out = &s[j].out, *sum = &s[j].sums;
+      if (i == 0) {
+        first[j] = memcpy(malloc(out->n_bytes), out->memory, out->n_bytes);
+        sums[j] = memcpy(malloc(sum->n_bytes), sum->memory, sum->n_bytes);
+      }
+      EXPECT(memcmp(sums[j], sum->memory, sum->n_bytes) == 0,
+             "other sums in %zu of %zu", sizes[i], size.best_bytes);
+      EXPECT(memcmp(first[j], out->memory, out->n_bytes) == 0,
+             "other bytes in %zu of %zu", sizes[i], size.best_bytes);
     }
-    EXPECT(memcmp(sums, s->sums.memory, s->sums.n_bytes) == 0,
-           "other sums in %zu of %zu", sizes[i], size.best_bytes);
-    EXPECT(memcmp(first, s->out.memory, s->out.n_bytes) == 0,
-           "other bytes in %zu of %zu", sizes[i], size.best_bytes);
   }
-  free(first);
-  free(sums);
-  ExpectGaps(&s->out, s->n_q_heads, s->q.n_queries);
-  ExpectGaps(&s->lse, s->n_q_heads, s->q.n_queries);
-  ExpectGaps(&s->sums, s->q.n_sum_heads, s->q.n_tokens);
+  for (uint32_t j = 0; j < n_jobs; ++j) {
+    free(first[j]);
+    free(sums[j]);
+    ExpectGaps(&s[j].out, s[j].n_q_heads, s[j].q.n_queries);
+    ExpectGaps(&s[j].lse, s[j].n_q_heads, s[j].q.n_queries);
+    ExpectGaps(&s[j].sums, s[j].q.n_sum_heads, s[j].q.n_tokens);
+    ExpectAttended(&s[j]);
+  }
 }
 
 static question Draw(uint32_t n_tokens, uint32_t n_kv_heads, uint32_t k_dim,
@@ -328,39 +319,86 @@ static question Draw(uint32_t n_tokens, uint32_t n_kv_heads, uint32_t k_dim,
   q.n_sum_heads = n_sums[test_random_below(random, 3)];
   q.q_dtype = dtypes[test_random_below(random, 3)];
   q.out_dtype = dtypes[test_random_below(random, 3)];
+  q.strides = test_random_below(random, 6 * 6 * 6 * 6);
   return q;
 }
 
-static int IsReadable(kvevict_dtype dtype) {
-  return dtype != KVEVICT_DTYPE_OPAQUE;
+/* Makes a question and a cache that may differ from those of another job in one
+ * field, so that CUDA cannot serve both by one launch. */
+static void Vary(question* q, test_cache* cache, test_random* random) {
+  const test_cache_spec* spec = &cache->spec;
+  const uint32_t n_heads = spec->n_kv_heads, n = spec->n_companions;
+  const question drawn = Draw(q->n_tokens, n_heads, spec->k_head_dim, random);
+  const size_t at =
+      offsetof(question, n_tokens) + 4 * (size_t)test_random_below(random, 14);
+  const uint32_t what = test_random_below(random, 3);
+  const bool has_sums = q->n_sum_heads > 0;
+  if (what == 0) memcpy((char*)q + at, (const char*)&drawn + at, 4);
+  if (!has_sums) q->n_sum_heads = 0;
+  if (q->n_sum_heads > n_heads) q->n_sum_heads = n_heads * q->group;
+  if (what == 1) {
+    q->counts = NULL;
+    q->n_tokens = test_random_below(random, spec->capacity + 1);
+  }
+  if (what == 2 && n > 0) cache->companions[0].role ^= KVEVICT_ROLE_BIAS;
+  if (cache->view.block_size > 0 || test_random_coin(random)) return;
+  for (uint32_t c = n; c < cache->view.n_companions; ++c) {
+    cache->companions[c].token_stride_bytes = 0; /* one for all slots */
+  }
+}
+
+/* Attends to a cache, often also to it or to another one in the same call. */
+static void Try(const test_any_context* with, const test_cache* cache,
+                const question* q, test_random* random) {
+  test_cache_spec spec = cache->spec;
+  if (test_random_below(random, 4) == 0) {
+    spec.layout = (test_layout)test_random_below(random, TEST_N_LAYOUTS);
+  }
+  test_cache* const other = test_cache_create(&spec, random);
+  if (spec.n_companions > 0) {
+    other->companions[0].role = cache->companions[0].role;
+  }
+  test_cache second = test_random_coin(random) ? *cache : *other;
+  second.view.companions = second.companions;
+  question of_second = *q;
+  Vary(&of_second, &second, random);
+  const uint32_t at = test_random_coin(random);
+  scene s[kMostJobs];
+  s[at] = MakeScene(cache, q, random);
+  s[1 - at] = MakeScene(&second, &of_second, random);
+  if (test_random_below(random, 8) == 0) s[0].sinks[0] = NAN;
+  Attend(with, s, test_random_between(random, 1, kMostJobs));
+  for (uint32_t j = 0; j < kMostJobs; ++j) FreeScene(&s[j]);
+  test_cache_destroy(other);
 }
 
 static void TryCache(const test_any_context* with, const test_cache_trial* t,
                      test_random* random) {
   const test_cache_spec* spec = &t->cache->spec;
-  const int is_readable = IsReadable(spec->k_dtype) &&
-                          (spec->v_head_dim == 0 || IsReadable(spec->v_dtype));
+  const int is_readable =
+      spec->k_dtype != KVEVICT_DTYPE_OPAQUE &&
+      (spec->v_head_dim == 0 || spec->v_dtype != KVEVICT_DTYPE_OPAQUE);
   uint32_t counts[64];
   if (spec->n_companions > 0 && test_random_coin(random)) {
     t->cache->companions[0].role = KVEVICT_ROLE_BIAS;
   }
-  question q = Draw(t->n_tokens, spec->n_kv_heads,
-                    IsReadable(spec->k_dtype) ? spec->k_head_dim : 1, random);
+  question q = Draw(
+      t->n_tokens, spec->n_kv_heads,
+      spec->k_dtype == KVEVICT_DTYPE_OPAQUE ? 1 : spec->k_head_dim, random);
   if (t->n_lists > 1) {
     for (uint32_t h = 0; h < spec->n_kv_heads; ++h) {
       counts[h] = test_random_below(random, t->n_tokens + 1);
     }
     q.counts = counts;
   }
-  scene s = MakeScene(t->cache, &q, random);
   if (is_readable) {
-    Attend(with, &s);
-    ExpectAttended(&s);
-  } else {
-    kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-    EXPECT_FAILS(kvevict_attend_workspace(with->context, JobOf(&s), 1, &size),
-                 KVEVICT_ERROR_UNSUPPORTED, "opaque", "cannot be read");
+    Try(with, t->cache, &q, random);
+    return;
   }
+  scene s = MakeScene(t->cache, &q, random);
+  kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+  EXPECT_FAILS(kvevict_attend_workspace(with->context, JobOf(&s), 1, &size),
+               KVEVICT_ERROR_UNSUPPORTED, "opaque", "cannot be read");
   FreeScene(&s);
 }
 
@@ -426,11 +464,7 @@ Test(attend, sizes_around_tiles) {
     if (is_spoilt && cache->spec.v_head_dim > 0) {
       SpoilOne(cache, n_tokens, &random);
     }
-    scene s = MakeScene(cache, &q, &random);
-    if (test_random_below(&random, 8) == 0) s.sinks[0] = NAN;
-    Attend(&with, &s);
-    ExpectAttended(&s);
-    FreeScene(&s);
+    Try(&with, cache, &q, &random);
     test_cache_destroy(cache);
   }
 }
@@ -463,11 +497,8 @@ Test(attend, long_caches_and_prompts) {
                         .n_sum_heads = cases[i].n_heads * cases[i].group,
                         .q_dtype = KVEVICT_DTYPE_F32,
                         .out_dtype = KVEVICT_DTYPE_F32};
-    scene s = MakeScene(cache, &q, &random);
     const test_any_context with = test_draw_context(&random);
-    Attend(&with, &s);
-    ExpectAttended(&s);
-    FreeScene(&s);
+    Try(&with, cache, &q, &random);
     test_cache_destroy(cache);
   }
 }

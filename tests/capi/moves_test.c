@@ -114,27 +114,3 @@ Test(moves, are_undone) {
     test_model_destroy(m);
   }
 }
-
-/* Every list of up to 4 of as many rows: chains, trees and cycles of rows. */
-Test(moves, of_every_short_list) {
-  test_random random = {1};
-  const test_any_context with = test_draw_context(&random);
-  const test_cache_spec spec = {.layout = TEST_TOKEN_MAJOR,
-                                .n_kv_heads = 1,
-                                .capacity = TEST_MOVED_SLOTS,
-                                .k_dtype = KVEVICT_DTYPE_F32,
-                                .k_head_dim = 2};
-  for (uint32_t code = 0; code < 5 * 256; ++code) {
-    if (!test_runs(code)) continue;
-    test_moved* t = test_moved_of(&random, TEST_MOVE_REORDER, &spec, NULL);
-    t->move.n_tokens = 4;
-    t->move.token_counts = NULL;
-    t->view = t->ours->view;
-    t->keep.n_lists = 1;
-    t->keep.count = t->counts[0] = code / 256;
-    for (uint32_t i = 0; i < 4; ++i) t->slots[i] = code >> (2 * i) & 3;
-    Reorder(with.context, &t->move, 1);
-    test_moved_check(t, true);
-    test_moved_destroy(t);
-  }
-}

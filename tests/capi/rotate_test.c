@@ -8,6 +8,7 @@
 #include "tests/capi/support/cache_trials.h"
 #include "tests/capi/support/device.h"
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/floats.h"
 #include "tests/capi/support/hooks.h"
 #include "tests/capi/support/plan.h"
 #include "tests/capi/support/policies.h"
@@ -78,12 +79,6 @@ static kvevict_rotation RotationOf(const test_cache* cache, uint32_t n_tokens,
   return rotation;
 }
 
-/* The most that rounding to a dtype changes. */
-static double StoredBound(kvevict_dtype dtype, double v) {
-  if (dtype == KVEVICT_DTYPE_F16) return fmax(fabs(v) * 0x1p-11, 0x1p-25);
-  return dtype == KVEVICT_DTYPE_BF16 ? fabs(v) * 0x1p-8 : 0.0;
-}
-
 /* ---- Every layout ---- */
 
 static void ExpectTurned(const test_cache* cache, const test_cache* before,
@@ -113,10 +108,11 @@ static void ExpectTurned(const test_cache* cache, const test_cache* before,
         }
         Turn(&old[0], &old[1], offset, frequencies[f]);
         for (int e = 0; e < 2; ++e) {
-          EXPECT(fabs(got[e] - old[e]) <=
-                     3e-7 * size + StoredBound(cache->spec.k_dtype, old[e]),
-                 "%s: head %u, slot %u by %d, pair %u: %.9g, not %.9g", t->what,
-                 h, i, offset, f, got[e], old[e]);
+          EXPECT(
+              fabs(got[e] - old[e]) <=
+                  3e-7 * size + test_stored_bound(cache->spec.k_dtype, old[e]),
+              "%s: head %u, slot %u by %d, pair %u: %.9g, not %.9g", t->what, h,
+              i, offset, f, got[e], old[e]);
         }
       }
     }

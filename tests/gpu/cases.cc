@@ -162,7 +162,6 @@ void CheckAttention(const Gpu& gpu, const Effort& effort, Report* report) {
 void CheckMoves(const Gpu& gpu, const Effort& effort, Report* report) {
   Run(gpu, effort,
       {"moves/are_those_of_a_naive_loop", "moves/are_undone",
-       "moves/of_every_short_list",
        "moves_merge/every_layout_and_dtype_merges_as_the_oracle_says",
        "rotate/every_layout_and_dtype_turns_as_long_double_says",
        "grouped/rows_are_stored_by_groups_and_read",

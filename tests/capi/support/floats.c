@@ -89,3 +89,8 @@ kvevict_dtype test_last_dtype(void) {
   }
   return last;
 }
+
+double test_stored_bound(kvevict_dtype dtype, double v) {
+  if (dtype == KVEVICT_DTYPE_F16) return fmax(fabs(v) * 0x1p-11, 0x1p-25);
+  return dtype == KVEVICT_DTYPE_BF16 ? fabs(v) * 0x1p-8 : 0.0;
+}

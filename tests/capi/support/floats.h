@@ -17,4 +17,7 @@ void test_store(kvevict_dtype dtype, float value, void* element);
 
 float test_load(kvevict_dtype dtype, const void* element);
 
+/* The most that rounding to a dtype changes. */
+double test_stored_bound(kvevict_dtype dtype, double v);
+
 #endif /* KVEVICT_TESTS_CAPI_SUPPORT_FLOATS_H_ */

@@ -53,17 +53,6 @@ void test_grouped_expect_same(const test_grouped* ours,
                  i, ours->n_bytes, (int)s->dtype, s->group, s->dim, n);
 }
 
-kvevict_status test_grouped_append(kvevict_context* context,
-                                   const test_grouped* c, const test_plain* p,
-                                   uint32_t first) {
-  kvevict_move move = KVEVICT_MOVE_INIT;
-  move.n_tokens = p->n;
-  move.view = &p->view;
-  move.first_slot = first;
-  move.destination = &c->view;
-  return kvevict_compact(context, &move, 1, NULL, 0, NULL);
-}
-
 void test_grouped_store_all(test_grouped* c, const test_plain* p,
                             uint32_t first) {
   for (int v = 0; v < 2; ++v) {
@@ -79,7 +68,12 @@ void test_grouped_fill(kvevict_context* context, test_grouped* c,
   test_plain p = test_plain_make(&c->spec, n);
   test_plain_draw(&p, c->spec.dim, random, finite);
   test_grouped* theirs = test_grouped_clone(c);
-  EXPECT_OK(test_grouped_append(context, c, &p, first));
+  kvevict_move move = KVEVICT_MOVE_INIT;
+  move.n_tokens = n;
+  move.view = &p.view;
+  move.first_slot = first;
+  move.destination = &c->view;
+  EXPECT_OK(kvevict_compact(context, &move, 1, NULL, 0, NULL));
   test_grouped_store_all(theirs, &p, first);
   test_grouped_expect_same(c, theirs, n, "stored");
   for (int v = 0; v < 2; ++v) {

@@ -18,14 +18,11 @@ float* test_plain_row(const test_plain* p, int v, uint32_t head, uint32_t i);
 void test_plain_draw(test_plain* p, uint32_t dim, test_random* random,
                      bool finite);
 
-/* Appends all rows at slots from `first` on by kvevict_compact(), and by the oracle. */
-kvevict_status test_grouped_append(kvevict_context* context,
-                                   const test_grouped* c, const test_plain* p,
-                                   uint32_t first);
+/* Appends all rows at slots from `first` on by the oracle. */
 void test_grouped_store_all(test_grouped* c, const test_plain* p,
                             uint32_t first);
 
-/* Draws rows, stores them by both, and compares. */
+/* Draws rows, stores them by kvevict_compact() and by the oracle, and compares. */
 void test_grouped_fill(kvevict_context* context, test_grouped* c,
                        uint32_t first, uint32_t n, test_random* random,
                        bool finite);

@@ -226,9 +226,9 @@ static void DrawHeld(test_moved* t, test_random* random, uint32_t n_heads) {
   t->move.token_counts = ragged ? t->held : NULL;
 }
 
-test_moved* test_moved_of(test_random* random, test_move_kind kind,
-                          const test_cache_spec* from,
-                          const test_cache_spec* to) {
+static test_moved* MovedOf(test_random* random, test_move_kind kind,
+                           const test_cache_spec* from,
+                           const test_cache_spec* to) {
   test_moved* t = calloc(1, sizeof *t);
   const bool in_place = to == NULL;
   t->kind = kind;
@@ -302,7 +302,7 @@ test_moved* test_moved_draw(test_random* random, test_move_kind kind,
     }
   }
   if (kind == TEST_MOVE_DOWN || kind == TEST_MOVE_REORDER) {
-    return test_moved_of(random, kind, &spec, NULL);
+    return MovedOf(random, kind, &spec, NULL);
   }
   test_cache_spec to = spec;
   to.layout = test_random_below(random, TEST_N_LAYOUTS);
@@ -310,7 +310,7 @@ test_moved* test_moved_draw(test_random* random, test_move_kind kind,
     to.k_dtype = to_k;
     to.v_dtype = to_v;
   }
-  return test_moved_of(random, kind, &spec, &to);
+  return MovedOf(random, kind, &spec, &to);
 }
 
 /* ---- Checking ---- */

@@ -37,11 +37,6 @@ typedef struct test_moved {
 test_moved* test_moved_draw(test_random* random, test_move_kind kind,
                             test_layout from, kvevict_dtype k_dtype);
 
-/* Draws lists and the first slot for caches of these specs. */
-test_moved* test_moved_of(test_random* random, test_move_kind kind,
-                          const test_cache_spec* from,
-                          const test_cache_spec* to);
-
 /* Fails unless the call has moved rows as it should and changed nothing else. is_fused:
  * as of the context. */
 void test_moved_check(test_moved* moved, bool is_fused);

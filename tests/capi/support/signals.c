@@ -139,6 +139,7 @@ static uint32_t DrawDim(const oracle_policy* p, uint32_t most,
   const bool has_inverse = p->leverage > 0.0 || p->kind >= ORACLE_OTHER;
   const bool is_square = p->kind == ORACLE_EXPECTED_ATTENTION;
   if (p->kind == ORACLE_NON_CAUSAL) return kDims[test_random_below(random, 4)];
+  if (p->redundancy > 0.0 && test_random_coin(random)) return 128;
   if (most <= TEST_FEW_SLOTS && !has_inverse) {
     return kLarge[test_random_below(random, 5)];
   }
