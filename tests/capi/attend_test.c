@@ -469,7 +469,7 @@ Test(attend, sizes_around_tiles) {
   }
 }
 
-/* Several spans of slots meet several blocks of queries. */
+/* Several spans of slots meet several blocks of queries. A job before it has fewer. */
 Test(attend, long_caches_and_prompts) {
   static const struct {
     test_layout layout;
@@ -498,7 +498,12 @@ Test(attend, long_caches_and_prompts) {
                         .q_dtype = KVEVICT_DTYPE_F32,
                         .out_dtype = KVEVICT_DTYPE_F32};
     const test_any_context with = test_draw_context(&random);
-    Try(&with, cache, &q, &random);
+    question shorter = q;
+    shorter.n_tokens = q.n_queries + (q.n_tokens - q.n_queries) / 8;
+    scene s[kMostJobs] = {MakeScene(cache, &shorter, &random),
+                          MakeScene(cache, &q, &random)};
+    Attend(&with, s, kMostJobs);
+    for (uint32_t k = 0; k < kMostJobs; ++k) FreeScene(&s[k]);
     test_cache_destroy(cache);
   }
 }
