@@ -36,17 +36,38 @@ static void ExpectReads(kvevict_context* context, const test_grouped* c,
   test_plain_free(&p);
 }
 
-/* Groups that one call fills need no code to be read. */
+/* Groups that one call fills need no code to be read. Its other cache may have numbers of
+ * another dtype. */
 Test(grouped, rows_are_stored_by_groups_on_every_target) {
   test_random random = test_random_start("grouped targets");
   for (uint32_t i = 0; i < 100; ++i) {
     if (!test_runs(i)) continue;
-    const test_grouped_spec spec = test_grouped_draw(&random);
-    test_grouped* c = test_grouped_create(&spec, &random);
-    c->view.first_recent = spec.has_recent ? 20 : 0;
-    test_grouped_fill(test_draw_context(&random).context, c, 0,
-                      test_random_between(&random, 1, 80), &random, false);
-    test_grouped_destroy(c);
+    test_grouped_spec spec = test_grouped_draw(&random);
+    const uint32_t n = test_random_between(&random, 1, 80);
+    test_grouped *ours[2], *theirs[2];
+    test_plain plain[2];
+    kvevict_move moves[2] = {KVEVICT_MOVE_INIT, KVEVICT_MOVE_INIT};
+    for (int j = 0; j < 2; ++j) {
+      ours[j] = test_grouped_create(&spec, &random);
+      ours[j]->view.first_recent = spec.has_recent ? 20 : 0;
+      theirs[j] = test_grouped_clone(ours[j]);
+      plain[j] = test_plain_make(&spec, n);
+      test_plain_draw(&plain[j], spec.dim, &random, false);
+      test_grouped_store_all(theirs[j], &plain[j], 0);
+      moves[j].n_tokens = n;
+      moves[j].view = &plain[j].view;
+      moves[j].destination = &ours[j]->view;
+      kvevict_dtype* const all[] = {&spec.scale, &spec.minimum, &spec.recent};
+      *all[test_random_below(&random, 3)] = KVEVICT_DTYPE_F16;
+    }
+    kvevict_context* const context = test_draw_context(&random).context;
+    EXPECT_OK(kvevict_compact(context, moves, 2, NULL, 0, NULL));
+    for (int j = 0; j < 2; ++j) {
+      test_grouped_expect_same(ours[j], theirs[j], n, "stored");
+      test_plain_free(&plain[j]);
+      test_grouped_destroy(ours[j]);
+      test_grouped_destroy(theirs[j]);
+    }
   }
 }
 

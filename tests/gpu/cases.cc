@@ -164,6 +164,7 @@ void CheckMoves(const Gpu& gpu, const Effort& effort, Report* report) {
       {"moves/are_those_of_a_naive_loop", "moves/are_undone",
        "moves_merge/every_layout_and_dtype_merges_as_the_oracle_says",
        "rotate/every_layout_and_dtype_turns_as_long_double_says",
+       "grouped/rows_are_stored_by_groups_on_every_target",
        "grouped/rows_are_stored_by_groups_and_read",
        "grouped/survivors_are_grouped_anew",
        "grouped/scores_are_those_of_what_rows_stand_for",

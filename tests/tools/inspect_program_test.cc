@@ -15,13 +15,9 @@
 #include "tests/tools/program.h"
 #include "tools/engine/policy.h"
 
+namespace kvevict::tools {
 namespace {
 
-using kvevict::tools::ExpectPart;
-using kvevict::tools::JsonOf;
-using kvevict::tools::Outcome;
-using kvevict::tools::Policy;
-using kvevict::tools::Run;
 using nlohmann::json;
 
 std::string Page(const char* name) {
@@ -183,3 +179,4 @@ Test(inspect_program, docs_have_the_table_of_dtypes) {
 }
 
 }  // namespace
+}  // namespace kvevict::tools

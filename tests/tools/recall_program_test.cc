@@ -18,13 +18,9 @@
 #include "tests/tools/program.h"
 #include "tools/engine/policy.h"
 
+namespace kvevict::tools {
 namespace {
 
-using kvevict::tools::ExpectPart;
-using kvevict::tools::JsonOf;
-using kvevict::tools::Outcome;
-using kvevict::tools::Policy;
-using kvevict::tools::Run;
 using nlohmann::json;
 
 Test(recall_program, demo_prints_a_table_and_nothing_else) {
@@ -465,3 +461,4 @@ Test(recall_program, demo_runs_on_every_simd_target) {
 }
 
 }  // namespace
+}  // namespace kvevict::tools
