@@ -564,10 +564,10 @@ func (p *Policy) SetRawFirst(value bool) error { return p.setFlag("raw_first", v
 // be evicted, none of them is rescued. Half of the slots between the ends that must stay, in
 // whole blocks, have bit 1: those with the highest scores, and of equal scores the first ones.
 // Blocks that would be evicted are sorted by the number of bits in which they differ from the
-// anchor, and of n blocks each floor(n / rescue)-th stays, the first one included. h2o's
-// scores are those before Rows=mean divides them: they must be one row of all heads, and
-// exclude Scope=model. Above 0 it needs SelectBlock above 1 and no HeadBudgets (KVCrush,
-// arXiv:2503.00022, as in OpenVINO GenAI).
+// anchor, and of n blocks each floor(n / rescue)-th stays, the first one included. With
+// Rows=mean h2o's slots are marked by the sums before the division. These must then be one row
+// of all heads, and Scope=model is refused. Above 0 it needs SelectBlock above 1 and no
+// HeadBudgets (KVCrush, arXiv:2503.00022, as in OpenVINO GenAI).
 func (p Policy) Rescue() (int, error) { return p.count("rescue") }
 
 // SetRescue sets what Rescue returns.

@@ -16,7 +16,7 @@
 /* The arguments of a call beside the cache. */
 typedef struct question {
   const uint32_t* counts;
-  uint32_t n_tokens; /* this field and each below has 4 bytes */
+  uint32_t n_tokens; /* this field and all below have 4 bytes */
   uint32_t group;
   uint32_t n_queries;
   uint32_t v_head_dim; /* for caches without V */
@@ -33,7 +33,7 @@ typedef struct question {
 } question;
 
 /* A plane [n_heads, n_rows, dim] in memory of its own, with gaps full of guard bytes.
- * Takes a digit to the base of 6 off `strides`. */
+ * Uses up one base-6 digit of `strides`. */
 typedef struct rows {
   kvevict_plane plane;
   uint8_t* memory;
@@ -43,7 +43,7 @@ typedef struct rows {
 static rows MakeRows(uint32_t n_heads, uint32_t n_rows, uint32_t dim,
                      kvevict_dtype dtype, uint32_t* strides) {
   rows r = {.plane = KVEVICT_PLANE_INIT};
-  const int64_t size = test_element_bytes(dtype);
+  const int64_t size = oracle_element_bytes(dtype);
   const int64_t row = size * (dim + *strides % 3);
   const int heads_first = *strides / 3 % 2;
   *strides /= 6;
@@ -61,14 +61,14 @@ static rows MakeRows(uint32_t n_heads, uint32_t n_rows, uint32_t dim,
 static void* ElementOf(const rows* r, uint32_t head, uint32_t row, uint32_t e) {
   return r->memory + 16 + head * r->plane.head_stride_bytes +
          row * r->plane.token_stride_bytes +
-         e * test_element_bytes(r->plane.dtype);
+         e * oracle_element_bytes(r->plane.dtype);
 }
 
 /* Nothing but the rows was written. */
 static void ExpectGaps(const rows* r, uint32_t n_heads, uint32_t n_rows) {
   uint8_t* copy = malloc(r->n_bytes);
   memcpy(copy, r->memory, r->n_bytes);
-  const size_t n = r->plane.head_dim * test_element_bytes(r->plane.dtype);
+  const size_t n = r->plane.head_dim * oracle_element_bytes(r->plane.dtype);
   for (uint32_t h = 0; h < n_heads; ++h) {
     for (uint32_t i = 0; i < n_rows; ++i) {
       memset(copy + ((uint8_t*)ElementOf(r, h, i, 0) - r->memory), TEST_GUARD,
@@ -323,17 +323,20 @@ static question Draw(uint32_t n_tokens, uint32_t n_kv_heads, uint32_t k_dim,
   return q;
 }
 
-/* Makes a question and a cache that may differ from those of another job in one
- * field, so that CUDA cannot serve both by one launch. */
+/* Changes one thing about a second job: a field of its question, its length, or its
+ * cache's biases. It may also give all slots one scale. CUDA must then not serve both
+ * jobs as if they were alike. */
 static void Vary(question* q, test_cache* cache, test_random* random) {
   const test_cache_spec* spec = &cache->spec;
   const uint32_t n_heads = spec->n_kv_heads, n = spec->n_companions;
   const question drawn = Draw(q->n_tokens, n_heads, spec->k_head_dim, random);
+  const size_t first = offsetof(question, group);
   const size_t at =
-      offsetof(question, n_tokens) + 4 * (size_t)test_random_below(random, 14);
+      first + 4 * test_random_below(random, (sizeof drawn - first) / 4);
   const uint32_t what = test_random_below(random, 3);
   const bool has_sums = q->n_sum_heads > 0;
   if (what == 0) memcpy((char*)q + at, (const char*)&drawn + at, 4);
+  /* Spoilt caches have no sums. Others have a row per KV head or per query head. */
   if (!has_sums) q->n_sum_heads = 0;
   if (q->n_sum_heads > n_heads) q->n_sum_heads = n_heads * q->group;
   if (what == 1) {
@@ -347,7 +350,7 @@ static void Vary(question* q, test_cache* cache, test_random* random) {
   }
 }
 
-/* Attends to a cache, often also to it or to another one in the same call. */
+/* Attends to a cache, and in a third of the calls also to it or another one, varied. */
 static void Try(const test_any_context* with, const test_cache* cache,
                 const question* q, test_random* random) {
   test_cache_spec spec = cache->spec;
@@ -362,12 +365,13 @@ static void Try(const test_any_context* with, const test_cache* cache,
   second.view.companions = second.companions;
   question of_second = *q;
   Vary(&of_second, &second, random);
-  const uint32_t at = test_random_coin(random);
+  const uint32_t n = test_random_below(random, 3) == 0 ? kMostJobs : 1;
+  const uint32_t at = test_random_below(random, n);
   scene s[kMostJobs];
   s[at] = MakeScene(cache, q, random);
   s[1 - at] = MakeScene(&second, &of_second, random);
   if (test_random_below(random, 8) == 0) s[0].sinks[0] = NAN;
-  Attend(with, s, test_random_below(random, 3) == 0 ? kMostJobs : 1);
+  Attend(with, s, n);
   for (uint32_t j = 0; j < kMostJobs; ++j) FreeScene(&s[j]);
   test_cache_destroy(other);
 }
@@ -450,18 +454,19 @@ Test(attend, sizes_around_tiles) {
   for (uint32_t turn = 0; turn < 96; ++turn) {
     if (!test_runs(turn)) continue;
     const test_any_context with = test_draw_context(&random);
-    const uint32_t n_tokens = sizes[test_random_below(&random, 8)];
-    const uint32_t dim = dims[test_random_below(&random, 4)];
-    test_cache* cache =
-        MakeCache(test_random_below(&random, TEST_N_LAYOUTS), 2, n_tokens + 1,
-                  dim, test_random_below(&random, 3) == 0 ? 0 : dim,
-                  dtypes[test_random_below(&random, 3)],
-                  test_random_coin(&random), &random);
+    const uint32_t of = test_on_cuda() ? test_random_below(&random, 32) : turn;
+    const uint32_t n_tokens = sizes[of % 8];
+    const uint32_t dim = dims[of / 8 % 4];
+    const test_layout layout = test_random_below(&random, TEST_N_LAYOUTS);
+    const kvevict_dtype dtype = dtypes[test_random_below(&random, 3)];
+    const uint32_t v_dim = test_random_below(&random, 3) == 0 ? 0 : dim;
+    test_cache* cache = MakeCache(layout, 2, n_tokens + 1, dim, v_dim, dtype,
+                                  turn / 32 % 2 == 0, &random);
     question q = Draw(n_tokens, 2, dim, &random);
     const bool is_spoilt = test_random_coin(&random);
     if (is_spoilt) q.n_sum_heads = 0;
     /* Values that are keys would be infinite, too, with a weight of 0. */
-    if (is_spoilt && cache->spec.v_head_dim > 0) {
+    if (is_spoilt && v_dim > 0 && n_tokens > 0) {
       SpoilOne(cache, n_tokens, &random);
     }
     Try(&with, cache, &q, &random);
@@ -469,7 +474,8 @@ Test(attend, sizes_around_tiles) {
   }
 }
 
-/* Several spans of slots meet several blocks of queries. A job before it has fewer. */
+/* Several spans of slots meet several blocks of queries. The call's first job holds
+ * fewer slots. */
 Test(attend, long_caches_and_prompts) {
   static const struct {
     test_layout layout;
@@ -496,12 +502,14 @@ Test(attend, long_caches_and_prompts) {
                         .has_lse = 1,
                         .n_sum_heads = cases[i].n_heads * cases[i].group,
                         .q_dtype = KVEVICT_DTYPE_F32,
-                        .out_dtype = KVEVICT_DTYPE_F32};
+                        .out_dtype = KVEVICT_DTYPE_F32,
+                        .strides = test_random_below(&random, 6 * 6 * 6)};
     const test_any_context with = test_draw_context(&random);
     question shorter = q;
     shorter.n_tokens = q.n_queries + (q.n_tokens - q.n_queries) / 8;
-    scene s[kMostJobs] = {MakeScene(cache, &shorter, &random),
-                          MakeScene(cache, &q, &random)};
+    scene s[kMostJobs];
+    s[0] = MakeScene(cache, &shorter, &random);
+    s[1] = MakeScene(cache, &q, &random);
     Attend(&with, s, kMostJobs);
     for (uint32_t k = 0; k < kMostJobs; ++k) FreeScene(&s[k]);
     test_cache_destroy(cache);

@@ -96,8 +96,8 @@ static void Observe(test_model* const* models, uint32_t n,
   EXPECT_OK(kvevict_sequences_observe(items, n, NULL));
 }
 
-/* Does the work of a call at once, or by a graph. EXPECT_OK() waits for the device, so the
- * call cannot have it. */
+/* Does the work of a call at once, or by a graph. EXPECT_OK() waits for the device,
+ * which a capture forbids, so the queued functions do not use it. */
 static void Work(test_queue queue, void* call, bool captures) {
   if (!captures) {
     queue(call, NULL);

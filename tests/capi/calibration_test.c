@@ -124,7 +124,7 @@ static void ExpectSame(const kvevict_calibration* calibration,
   free(s.data);
 }
 
-/* All rows at once, stored otherwise, make the same sums. */
+/* All rows at once, in another dtype or layout, give the same sums. */
 static void ExpectRows(const scene* c, const kvevict_plane* rows,
                        const saved* expected, const char* what) {
   kvevict_calibration* const calibration = Create(c, 1);

@@ -127,6 +127,8 @@ Test(report_mass, of_chunks_that_a_layer_keeps_whole_is_not_counted) {
   (void)Ask(m, lists);
   cr_expect(lists[0].mass_kept == 11.0f / 12 &&
             lists[0].largest_mass_evicted == 1.0f / 12);
+  cr_expect(lists[kHeads].mass_kept == 0.5f &&
+            lists[kHeads].largest_mass_evicted == 1.0f / 60);
   test_model_destroy(m);
   kvevict_context_destroy(context);
 }

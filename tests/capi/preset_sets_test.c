@@ -317,7 +317,7 @@ static void Evict(const char* text, const oracle_prompt* p, uint8_t* kept,
 
 /* ---- Against the oracle's ---- */
 
-/* The number of lists, and how many of them are beyond doubt, or lose tokens. */
+/* How many lists there are, how many are beyond doubt, and how many lose tokens. */
 typedef struct tally {
   uint32_t lists, sure, shorter;
 } tally;
@@ -371,7 +371,7 @@ static void Conform(const run* r) {
   const char* const text = r->text;
   uint64_t seed = 0; /* the run's own, apart from other runs */
   for (const char* c = text; *c != '\0'; ++c) seed = seed * 31 + (uint8_t)*c;
-  /* These evict nothing before the prompt has ended. */
+  /* Policies with another `prompt` evict only after the prompt has ended. */
   const bool waits = oracle_policy_from(text).prompt != ORACLE_PROMPT_INSIDE;
   tally all = {0, 0, 0};
   for (uint32_t i = 0; i < 5 && r->tokens[i] > 0; ++i) {
@@ -429,7 +429,7 @@ Test(preset_sets, those_of_openvino_have_its_numbers) {
   }
 }
 
-/* When sources evict while they decode. Those that are not listed do at every step. */
+/* Sources evict at every decoding step, except those listed. */
 Test(preset_sets, evict_when_their_sources_do) {
   static const struct {
     const char* preset;

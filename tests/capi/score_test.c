@@ -89,12 +89,13 @@ static test_cache* InAnyLayout(const test_cache* cache, uint32_t n,
   return other;
 }
 
-/* Makes a few keys like others, in the last elements alone or in all of them. So few
- * of many products of codes exceed a threshold. */
+/* Makes three pairs of keys alike, in all elements or only in the last ones. Then few of
+ * many products exceed the threshold. */
 static void MakeAlike(test_cache* cache, uint32_t n, test_random* random) {
   const test_cache_spec* spec = &cache->spec;
   const uint32_t dim = spec->k_head_dim;
-  for (uint32_t i = 0; spec->k_dtype <= KVEVICT_DTYPE_BF16 && i < 3; ++i) {
+  if (spec->k_dtype > KVEVICT_DTYPE_BF16) return; /* codes */
+  for (int i = 0; i < 3; ++i) {
     const uint32_t slot = test_random_below(random, n);
     const uint32_t like = test_random_below(random, n);
     const uint32_t head = test_random_below(random, spec->n_kv_heads);
@@ -135,11 +136,11 @@ static bool Try(const char* policy, uint32_t most, test_random* random) {
                     random);
   const uint32_t least = window > 0 ? window : by_rows ? s->n_query_rows : 0;
   for (uint32_t layer = 0; layer < 2; ++layer) {
+    test_cache* const cache = s->m->live[layer];
+    if (p->redundancy > 0.0) MakeAlike(cache, n, random);
     if (test_random_below(random, 3) == 0) {
       test_signals_make_odd(s, layer, n, random);
     }
-    test_cache* const cache = s->m->live[layer];
-    if (p->redundancy > 0.0) MakeAlike(cache, n, random);
     if (s->m->spec.n_companions > 0 && test_random_below(random, 3) == 0) {
       cache->companions[0].role = KVEVICT_ROLE_NONE;
     }
@@ -342,6 +343,7 @@ Test(score, of_a_window_is_within_2e_5) {
   float* scores[kMostTargets];
   uint32_t n = 0;
   for (; (target = kvevict_simd_target_at(n)) != NULL; ++n) {
+    EXPECT(n < kMostTargets, "more than %d targets", kMostTargets);
     scenes[n] = test_scene_create_for(target, &spec, 3);
     scores[n] = test_scene_score(scenes[n]);
     double worst = 0.0;

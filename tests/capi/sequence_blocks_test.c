@@ -49,7 +49,7 @@ Test(blocks, anchors_may_be_drawn) {
   cr_assert(differ);
 }
 
-Test(blocks, are_rescued_where_blocks_go) {
+Test(blocks, need_blocks_and_sums_of_one_layer_to_be_rescued) {
   kvevict_policy* policy = test_policy("knorm:budget=40");
   EXPECT_OK(kvevict_policy_set_number(policy, "rescue", 2));
   EXPECT_INVALID(kvevict_policy_validate(policy), "rescue 2", "select_block");

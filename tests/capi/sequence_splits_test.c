@@ -19,7 +19,7 @@ static test_model* Model(const char* policy, uint32_t n_layers, uint64_t seed) {
   spec.max_tokens = spec.max_positions = kTokens;
   spec.n_threads = 1 + (uint32_t)(seed % 3);
   test_model* m = test_model_create(&spec, (test_random){seed});
-  const uint32_t size = test_element_bytes(spec.q_dtype);
+  const uint32_t size = oracle_element_bytes(spec.q_dtype);
   for (uint32_t l = 0; l < n_layers; ++l) {
     const size_t n =
         (size_t)spec.max_positions * spec.n_q_heads * spec.k_head_dim;

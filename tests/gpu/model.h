@@ -25,7 +25,7 @@ class Side {
   kvevict_stream stream() const { return stream_; }
   // The sequence's calls use it from now on.
   void UseStream(kvevict_stream stream) { stream_ = stream; }
-  // They use another cache of the same shape from now on.
+  // The sequence's calls use another cache of the same shape from now on.
   void UseCache(Twin* twin) { twin_ = twin; }
   const oracle_policy& policy() const { return policy_; }
 

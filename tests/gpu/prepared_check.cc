@@ -126,7 +126,8 @@ struct PlanCase {
   const char* policy;
   kvevict_dtype q_dtype;
   kvevict_dtype kv_dtype;
-  // The caches that it is checked with. Fits take many launches, so they have one.
+  // Which caches it is checked with. A policy with a fit uses only one, since fits take
+  // many launches.
   bool in_one = true;
   bool paged = true;
 };

@@ -8,19 +8,6 @@
 
 namespace {
 
-// Bytes of the units that have addresses of their own: elements, or bytes.
-uint32_t ElementBytes(const kvevict_plane& plane) {
-  switch (plane.dtype) {
-    case KVEVICT_DTYPE_F32:
-      return 4;
-    case KVEVICT_DTYPE_F16:
-    case KVEVICT_DTYPE_BF16:
-      return 2;
-    default:
-      return 1;
-  }
-}
-
 void CompactPlane(const kvevict_view& view, const kvevict_plane& plane,
                   const kvevict_view& to_view, const kvevict_plane& to_plane,
                   uint32_t first_slot, const kvevict_keep_lists& keep) {
@@ -45,6 +32,18 @@ void CompactPlane(const kvevict_view& view, const kvevict_plane& plane,
 
 }  // namespace
 
+uint32_t oracle_element_bytes(kvevict_dtype dtype) {
+  switch (dtype) {
+    case KVEVICT_DTYPE_F32:
+      return 4;
+    case KVEVICT_DTYPE_F16:
+    case KVEVICT_DTYPE_BF16:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
 bool oracle_has_rows(const kvevict_plane* plane) {
   if (plane->role != KVEVICT_ROLE_NONE && plane->token_stride_bytes == 0 &&
       plane->block_stride_bytes == 0 && plane->address_table == 0) {
@@ -60,7 +59,7 @@ uint32_t oracle_row_bytes(const kvevict_plane* plane) {
 
 uint8_t* oracle_row_byte(const kvevict_view* view, const kvevict_plane* plane,
                          uint32_t token, uint32_t head, uint32_t byte) {
-  const uint32_t size = ElementBytes(*plane);
+  const uint32_t size = oracle_element_bytes(plane->dtype);
   const int64_t element_stride =
       plane->element_stride_bytes == 0 ? size : plane->element_stride_bytes;
   if (view->ring_slots != 0) {
@@ -96,7 +95,7 @@ uint8_t* oracle_row_byte(const kvevict_view* view, const kvevict_plane* plane,
 }
 
 uint32_t oracle_run_bytes(const kvevict_plane* plane) {
-  const uint32_t size = ElementBytes(*plane);
+  const uint32_t size = oracle_element_bytes(plane->dtype);
   const bool is_dense = plane->element_stride_bytes == 0 ||
                         plane->element_stride_bytes == int64_t{size};
   const bool is_whole = is_dense && plane->group_elems == 0;

@@ -14,6 +14,9 @@ extern "C" {
 // Whether a plane is present.
 bool oracle_has_rows(const kvevict_plane* plane);
 
+// Bytes of the units that have addresses of their own: elements, or bytes.
+uint32_t oracle_element_bytes(kvevict_dtype dtype);
+
 // Bytes of one row of a plane.
 uint32_t oracle_row_bytes(const kvevict_plane* plane);
 

@@ -1,4 +1,4 @@
-// Numbers that bounds are made of.
+// Constants of the oracle's error bounds and scores.
 #ifndef KVEVICT_TESTS_ORACLE_NUMBERS_H_
 #define KVEVICT_TESTS_ORACLE_NUMBERS_H_
 

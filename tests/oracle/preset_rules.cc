@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "tests/oracle/numbers.h"
+
 namespace kvevict::oracle {
 namespace {
 
@@ -261,7 +263,6 @@ struct NamedOracle {
 };
 constexpr NamedOracle kOracles[] = {
 #define KVEVICT_PRESET_ORACLE(name, function) {name, kvevict::oracle::function},
-#include "tests/oracle/numbers.h"
 #include "tests/oracle/presets.inc"
 #undef KVEVICT_PRESET_ORACLE
 };

@@ -26,7 +26,7 @@ typedef struct oracle_prompt {
   const float* covariance;  // [n_layers, n_q_heads, head_dim, head_dim]
   const float* inv_freq;    // [head_dim / 2]
   const float* centers;     // [n_layers, n_q_heads, 3, head_dim / 2]
-  uint32_t n_prompt;        // the first tokens, once the prompt has ended; or 0
+  uint32_t n_prompt;        // of a prompt that has ended; else 0
 } oracle_prompt;
 
 // The numbers that a run chooses. All others are the source's.

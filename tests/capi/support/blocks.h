@@ -9,12 +9,13 @@
 #include "tests/capi/support/choice.h"
 
 /* KVCrush as in OpenVINO GenAI (cache/kvcrush.cpp). Sets stays[n] for n_rescued of the
- * blocks that would go. marks[n] tell which half of the slots a block is compared by. */
+ * blocks that would go. The half of the slots with the highest marks[n] has bit 1. */
 void test_rescue_blocks(const oracle_policy* policy, const float* marks,
                         uint32_t n, uint32_t n_rescued, uint8_t* stays);
 
 /* Adaptive R-KV as in OpenVINO GenAI (cache/cache_eviction.cpp). Writes which slots of a
- * head stay if n_keep do. False if rounding may decide. *by_keys: keys decided, not mass alone. */
+ * head stay if n_keep do. False if rounding may decide. Sets *by_keys if keys,
+ * not mass alone, decided. */
 bool test_keep_diverse_blocks(const test_model* model, uint32_t layer,
                               uint32_t head, const test_choice_head* choice,
                               uint32_t n_keep, uint8_t* stays, bool* by_keys);

@@ -118,7 +118,7 @@ static int64_t BlockBytes(const test_cache_spec* spec, int64_t rows) {
 static size_t LayOutVectorised(const test_cache_spec* spec,
                                kvevict_plane* plane, bool is_values) {
   const int64_t row = oracle_row_bytes(plane);
-  const int64_t element = test_element_bytes(plane->dtype);
+  const int64_t element = oracle_element_bytes(plane->dtype);
   const int64_t block = BlockSize(spec->layout);
   const bool readable = row == plane->head_dim * element;
   plane->token_stride_bytes = row;
@@ -144,7 +144,7 @@ static size_t LayOut(const test_cache_spec* spec, kvevict_plane* plane,
   const int64_t heads = spec->n_kv_heads;
   const int64_t tokens = spec->capacity;
   const int64_t block = BlockSize(spec->layout);
-  const int64_t element = test_element_bytes(plane->dtype);
+  const int64_t element = oracle_element_bytes(plane->dtype);
   const bool readable = row == plane->head_dim * element;
   switch (spec->layout) {
     case TEST_VECTORISED:
@@ -477,7 +477,7 @@ void test_cache_set(test_cache* cache, const kvevict_plane* plane,
                     float value) {
   test_store(plane->dtype, value,
              oracle_row_byte(&cache->view, plane, token, head,
-                             element * test_element_bytes(plane->dtype)));
+                             element * oracle_element_bytes(plane->dtype)));
 }
 
 const kvevict_plane* test_cache_plane(const test_cache* cache, uint32_t i) {

@@ -46,7 +46,8 @@ static void MarkRow(const test_cache* cache, const kvevict_plane* plane,
   }
 }
 
-/* Head h's rows [first, ends[stride * h]) are where the tables of `of` say. */
+/* Fails if bytes differ outside of each head h's rows [first, ends[stride * h]). The
+ * tables of `of` say where these lie. */
 static void ExpectOutside(const test_cache* a, const test_cache* before,
                           const test_cache* of, uint32_t first,
                           const uint32_t* ends, uint32_t stride,

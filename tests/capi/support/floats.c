@@ -3,18 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-uint32_t test_element_bytes(kvevict_dtype dtype) {
-  switch (dtype) {
-    case KVEVICT_DTYPE_F32:
-      return 4;
-    case KVEVICT_DTYPE_F16:
-    case KVEVICT_DTYPE_BF16:
-      return 2;
-    default:
-      return 1;
-  }
-}
-
 static float LoadF16(uint16_t bits) {
   const int exponent = (bits >> 10) & 31;
   const int fraction = bits & 1023;

@@ -5,8 +5,7 @@
 #include <stdint.h>
 
 #include "kvevict/experimental.h"
-
-uint32_t test_element_bytes(kvevict_dtype dtype); /* 1 for opaque */
+#include "tests/oracle/compact.h"
 
 /* The library's row of a dtype, and the last dtype that it has. */
 kvevict_dtype_info test_dtype_info(kvevict_dtype dtype);

@@ -15,7 +15,7 @@ struct test_graph_step {
 
 static size_t RowBytes(const test_model* m) {
   return (size_t)m->spec.n_q_heads * m->spec.k_head_dim *
-         test_element_bytes(m->spec.q_dtype);
+         oracle_element_bytes(m->spec.q_dtype);
 }
 
 static void Queue(void* of, kvevict_stream stream) {

@@ -200,7 +200,7 @@ static void StoreTogether(test_grouped* c, int v, uint32_t head, uint32_t first,
     const kvevict_plane* const numbers = &c->companions[2 * v + i];
     const float number = i == 0 ? x.scale : x.minimum;
     uint8_t* const at = At(c, numbers, head, first) +
-                        (n == 1 ? e : 0) * test_element_bytes(numbers->dtype);
+                        (n == 1 ? e : 0) * oracle_element_bytes(numbers->dtype);
     if (isnan(number)) {
       oracle_quantize(numbers->dtype, &number, 1, true, NULL, at);
     } else {
@@ -238,7 +238,7 @@ void test_grouped_store(test_grouped* c, int v, uint32_t head, uint32_t first,
     oracle_quantize(c->spec.recent, row, dim, true, NULL, at);
     for (uint32_t e = 0; e < dim; ++e) {
       row[e] = test_load(c->spec.recent,
-                         at + e * test_element_bytes(c->spec.recent));
+                         at + e * oracle_element_bytes(c->spec.recent));
     }
   }
 }

@@ -356,7 +356,7 @@ static uint32_t EndOfWrite(const test_pooled* a, uint32_t l, uint32_t end) {
 static void Narrow(const test_pool* s, outside* o) {
   for (int v = 0; v < 2; ++v) {
     kvevict_plane* const plane = v == 0 ? &o->rows.k : &o->rows.v;
-    const uint32_t size = test_element_bytes(s->dtype);
+    const uint32_t size = oracle_element_bytes(s->dtype);
     const size_t n = (size_t)o->spec.n_heads * o->plain.n * s->dim;
     for (size_t i = 0; i < n; ++i) {
       const float value = o->plain.rows[v][i];

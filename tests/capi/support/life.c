@@ -53,7 +53,7 @@ static void KeyAt(const test_life* a, uint32_t token, uint32_t l, uint32_t h,
 static void WriteRow(const test_life* a, uint32_t l, uint32_t h, uint32_t slot,
                      uint32_t token, uint32_t position) {
   const kvevict_view view = test_life_view(a, l);
-  const uint32_t size = test_element_bytes(a->dtype);
+  const uint32_t size = oracle_element_bytes(a->dtype);
   double key[TEST_LIFE_DIM], radius[TEST_LIFE_DIM];
   KeyAt(a, token, l, h, position, key, radius);
   for (uint32_t i = 0; i < TEST_LIFE_DIM; ++i) {
@@ -98,7 +98,7 @@ static double BoundOf(const test_life* a, uint32_t token, double radius) {
 static void CheckRow(const test_life* a, uint32_t l, uint32_t h, uint32_t slot,
                      uint32_t token, uint32_t position, const char* what) {
   const kvevict_view view = test_life_view(a, l);
-  const uint32_t size = test_element_bytes(a->dtype);
+  const uint32_t size = oracle_element_bytes(a->dtype);
   double key[TEST_LIFE_DIM], radius[TEST_LIFE_DIM];
   KeyAt(a, token, l, h, position, key, radius);
   for (uint32_t i = 0; i < TEST_LIFE_DIM; ++i) {

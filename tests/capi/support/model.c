@@ -64,7 +64,7 @@ static test_cache* NewCache(const test_model_spec* spec, test_layout layout,
 static void FillQueries(test_model* model, uint32_t layer,
                         test_random* random) {
   const test_model_spec* s = &model->spec;
-  const uint32_t size = test_element_bytes(s->q_dtype);
+  const uint32_t size = oracle_element_bytes(s->q_dtype);
   const size_t n = (size_t)s->max_positions * s->n_q_heads * s->k_head_dim;
   model->queries[layer] = malloc(n * size);
   for (size_t i = 0; i < n; ++i) {
@@ -197,7 +197,7 @@ void test_model_destroy(test_model* model) {
 kvevict_plane test_model_queries(const test_model* model, uint32_t layer,
                                  uint32_t first_position) {
   const test_model_spec* s = &model->spec;
-  const int64_t row = (int64_t)s->k_head_dim * test_element_bytes(s->q_dtype);
+  const int64_t row = (int64_t)s->k_head_dim * oracle_element_bytes(s->q_dtype);
   kvevict_plane plane;
   memset(&plane, 0, sizeof plane);
   plane.head_stride_bytes = row;

@@ -12,7 +12,7 @@ float* test_model_read_queries(const test_model* model, uint32_t layer,
                                uint32_t head, uint32_t first, uint32_t n_rows) {
   const test_model_spec* s = &model->spec;
   const uint32_t group = s->n_q_heads / s->n_kv_heads;
-  const uint32_t size = test_element_bytes(s->q_dtype);
+  const uint32_t size = oracle_element_bytes(s->q_dtype);
   float* rows = malloc(sizeof(float) * group * (n_rows + 1) * s->k_head_dim);
   float* q = rows;
   for (uint32_t h = head * group; h < (head + 1) * group; ++h) {

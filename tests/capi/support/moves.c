@@ -218,7 +218,8 @@ static void HideUnused(test_moved* t) {
 
 static void DrawHeld(test_moved* t, test_random* random, uint32_t n_heads) {
   const bool ragged = test_random_coin(random);
-  const uint32_t most = test_random_below(random, kSlots + 1);
+  const uint32_t most = test_random_below(
+      random, test_random_below(random, 4) == 0 ? 5 : kSlots + 1);
   for (uint32_t h = 0; h < n_heads; ++h) {
     t->held[h] = ragged ? test_random_below(random, most + 1) : most;
     if (t->held[h] > t->move.n_tokens) t->move.n_tokens = t->held[h];

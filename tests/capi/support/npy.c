@@ -87,7 +87,7 @@ kvevict_plane test_npy_plane(const test_npy* array, uint32_t layer,
   kvevict_plane plane;
   memset(&plane, 0, sizeof plane);
   if (array->bytes == NULL) return plane;
-  const uint32_t size = test_element_bytes(dtype);
+  const uint32_t size = oracle_element_bytes(dtype);
   const uint32_t* const shape = array->shape + array->n_axes - 3;
   const size_t n = (size_t)shape[0] * shape[1] * shape[2];
   const uint8_t* const from = array->bytes + 2 * n * layer;

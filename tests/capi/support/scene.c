@@ -40,7 +40,7 @@ test_scene* test_scene_create_for(const char* simd_target,
   s->n_tokens = spec->n_tokens;
 
   const uint32_t window = s->plan->policy.window;
-  const uint32_t size = test_element_bytes(spec->q_dtype);
+  const uint32_t size = oracle_element_bytes(spec->q_dtype);
   const size_t n = (size_t)spec->n_q_heads * window * spec->head_dim;
   s->query_bytes = malloc(n * size);
   for (size_t i = 0; i < n; ++i) {

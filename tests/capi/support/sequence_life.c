@@ -122,7 +122,7 @@ static void ShowWide(test_living* a, uint32_t first, uint32_t n) {
     kvevict_plane plane = test_model_queries(m, l, first);
     const uint8_t* const rows = (const uint8_t*)(uintptr_t)plane.data;
     for (size_t i = 0; i < n * n_row; ++i) {
-      wide[i] = more * test_load(dtype, rows + i * test_element_bytes(dtype));
+      wide[i] = more * test_load(dtype, rows + i * oracle_element_bytes(dtype));
     }
     plane.dtype = KVEVICT_DTYPE_F32;
     plane.data = (uint64_t)(uintptr_t)wide;

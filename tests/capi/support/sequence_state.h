@@ -30,7 +30,7 @@ typedef enum test_tally {
 /* The last calls of a layer that observed attention, the oldest first. */
 typedef struct test_calls {
   uint32_t n;
-  uint32_t n_counted; /* the last ones; those before came before an eviction */
+  uint32_t n_counted; /* of the last calls: an eviction came after the others */
   uint32_t n_ever;    /* without those that were taken back */
   struct {
     uint32_t end; /* the position behind its rows */

@@ -139,6 +139,7 @@ static uint32_t DrawDim(const oracle_policy* p, uint32_t most,
   const bool has_inverse = p->leverage > 0.0 || p->kind >= ORACLE_OTHER;
   const bool is_square = p->kind == ORACLE_EXPECTED_ATTENTION;
   if (p->kind == ORACLE_NON_CAUSAL) return kDims[test_random_below(random, 4)];
+  /* The filter by codes looks at 128 elements, and then at the others. */
   if (p->redundancy > 0.0 && test_random_coin(random)) return 128;
   if (most <= TEST_FEW_SLOTS && !has_inverse) {
     return kLarge[test_random_below(random, 5)];
@@ -236,7 +237,7 @@ void test_signals_make_odd(test_signals* s, uint32_t layer, uint32_t n,
   test_store(spec->q_dtype, NAN,
              s->m->queries[layer] + (size_t)row * spec->n_q_heads *
                                         spec->k_head_dim *
-                                        test_element_bytes(spec->q_dtype));
+                                        oracle_element_bytes(spec->q_dtype));
 }
 
 /* ---- Other places ---- */
@@ -251,7 +252,7 @@ void test_signals_share_numbers(test_signals* s, uint32_t layer,
   }
   const kvevict_dtype dtype =
       test_random_between(random, KVEVICT_DTYPE_F32, KVEVICT_DTYPE_BF16);
-  const int64_t size = test_element_bytes(dtype);
+  const int64_t size = oracle_element_bytes(dtype);
   const bool is_of_heads = test_random_coin(random);
   for (uint32_t c = first; c < cache->view.n_companions; ++c) {
     const kvevict_role role = cache->companions[c].role;
@@ -279,7 +280,7 @@ void test_signals_scatter_queries(test_signals* s, uint32_t layer,
   kvevict_plane* const plane = &s->planes[layer][7];
   if (s->inputs[layer].queries != plane) return;
   const kvevict_plane packed = *plane;
-  const int64_t size = test_element_bytes(spec->q_dtype);
+  const int64_t size = oracle_element_bytes(spec->q_dtype);
   const int64_t n_rows = s->n_query_rows, n_heads = spec->n_q_heads;
   const int64_t dim = spec->k_head_dim, gap = test_gap(3);
   const int64_t strides[3][3] = {

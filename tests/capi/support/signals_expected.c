@@ -47,7 +47,7 @@ static float* ReadQueries(const test_model* m, uint32_t layer, uint32_t head,
                           uint32_t first, uint32_t n, double* most) {
   const uint32_t group = m->spec.n_q_heads / m->spec.n_kv_heads;
   const uint32_t dim = m->spec.k_head_dim;
-  const uint32_t size = test_element_bytes(m->spec.q_dtype);
+  const uint32_t size = oracle_element_bytes(m->spec.q_dtype);
   float* rows = malloc(sizeof(float) * ((size_t)group * n * dim + 1));
   for (uint32_t i = 0; i < group * n; ++i) {
     const size_t row =
