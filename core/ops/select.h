@@ -112,7 +112,7 @@ struct CountWinnersArgs {
 
 // Measures the mass of the scores in the keep lists of selected jobs. The
 // scores must still be there. `adds` adds to masses measured before, of other
-// slots. `of_chunk`: a list that keeps all slots of the chunk has no mass there.
+// slots. With `of_chunk` a list that keeps all slots of the chunk has no mass.
 struct MeasureMassArgs {
   Jobs<SelectJob> jobs;  // all with the same number of lists
   bool adds = false;
