@@ -2,6 +2,7 @@
 // launches and error paths, with the mock driver in the driver's place. It
 // claims to be newer than every NVRTC, so that the library gives it PTX.
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -197,6 +198,9 @@ int Run(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Every launch takes megabytes, and the next one takes them again.
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, -1);
   Options options;
   CLI::App app{"The GPU program's checks on the mock driver."};
   app.add_option("part", options.part, "a part, or \"mutants\" for many")

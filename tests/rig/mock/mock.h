@@ -23,8 +23,8 @@ namespace kvevict::mock {
 struct Settings {
   int n_devices = 1;
   // A GPU that NVRTC has no machine code for, so that the library makes PTX of
-  // the architecture below: 81 gives compute_80, 71 compute_70.
-  int compute_capability = 81;
+  // the architecture below: 91 gives compute_90, 71 compute_70.
+  int compute_capability = 91;
   int driver_version = 12040;  // CUDA 12.4
   uint64_t memory_bytes = uint64_t{8} << 30;
 
