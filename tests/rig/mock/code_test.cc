@@ -19,7 +19,7 @@ Test(mock_code, images) {
                218);
   ExpectProblem("line 16: unknown opcode what.u32");
   cr_expect_eq(
-      device.d.cuModuleLoadData(&module, ptx::TestModule("", "", 90).c_str()),
+      device.d.cuModuleLoadData(&module, ptx::TestModule("", "", 92).c_str()),
       209);
   std::string newer = ptx::TestModule("");
   newer.replace(newer.find("7.8"), 3, "8.5");
@@ -75,7 +75,7 @@ Test(mock_code, shapes_and_shared_memory) {
                1);
   ExpectProblem("dynamic shared memory");
   const auto attribute = cuda::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-  cr_expect_eq(device.d.cuFuncSetAttribute(function, attribute, 164 << 10), 1);
+  cr_expect_eq(device.d.cuFuncSetAttribute(function, attribute, 228 << 10), 1);
   ExpectProblem("more shared memory");
   cr_expect_eq(device.d.cuFuncSetAttribute(function, attribute, kMore), 0);
   cr_expect_eq(LaunchTest(device, function, memory, memory, nullptr, 1, kMore),
