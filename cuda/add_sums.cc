@@ -11,7 +11,7 @@
 namespace kvevict::cuda {
 namespace {
 
-bool AreAlike(const AddSumsJob& a, const AddSumsJob& b) {
+bool HaveLikeSums(const AddSumsJob& a, const AddSumsJob& b) {
   return a.from.head_stride == b.from.head_stride && a.n_from == b.n_from &&
          a.n_rows == b.n_rows && a.n_lists == b.n_lists &&
          a.tokens.more == b.tokens.more && InOneTable(a.tokens, b.tokens);
@@ -80,7 +80,7 @@ Status AddBatch(const Context& context, Stream stream, const AddSumsArgs& args,
 Status RunAddSums(const Context& context, Stream stream,
                   const AddSumsArgs& args) {
   KV_RETURN_IF_ERROR(CheckBegin(context, stream, args));
-  return ForEachBatch(args.jobs, AddSumsParams::kMaxLayers, AreAlike,
+  return ForEachBatch(args.jobs, AddSumsParams::kMaxLayers, HaveLikeSums,
                       [&](Jobs<AddSumsJob> batch) {
                         return AddBatch(context, stream, args, batch);
                       });

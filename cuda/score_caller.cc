@@ -5,7 +5,7 @@
 namespace kvevict::cuda {
 namespace {
 
-Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
+Status RunCaller(const Context& context, Stream stream, const ScoreArgs& args) {
   FillScoresParams p{};
   p.half_life = args.policy.half_life;
   return FillScores(context, stream, args, KernelId::caller_scores,
@@ -14,6 +14,7 @@ Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_caller = {Run, Op<ScoreArgs>::NoScratch, CheckFill};
+const ScoreOp kOp_score_caller = {RunCaller, Op<ScoreArgs>::NoScratch,
+                                  CheckFill};
 
 }  // namespace kvevict::cuda

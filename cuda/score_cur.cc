@@ -11,7 +11,7 @@
 namespace kvevict::cuda {
 namespace {
 
-bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
+bool CurJobsGoTogether(const ScoreJob& a, const ScoreJob& b) {
   return ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
          ReadAlike(*a.view, a.view->v, *b.view, b.view->v) &&
          InOneTable(a.tokens, b.tokens);
@@ -22,10 +22,10 @@ uint64_t LayerFloats(uint32_t n_kv_heads, uint32_t window, uint32_t n_tokens) {
   return n_kv_heads * (uint64_t{n_tokens} + CurBlocks(n_tokens, window));
 }
 
-class Scorer {
+class CurScorer {
  public:
-  Scorer(const Context& context, Stream stream, const ScoreArgs& args,
-         Jobs<ScoreJob> batch)
+  CurScorer(const Context& context, Stream stream, const ScoreArgs& args,
+            Jobs<ScoreJob> batch)
       : context_(context),
         stream_(stream),
         args_(args),
@@ -98,7 +98,7 @@ class Scorer {
   const Counts tokens_;
 };
 
-ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
+ScratchNeeds CurScratch(const Context&, const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
   const CheckedSize per_head =
       CheckedSize(size.n_tokens) +
@@ -107,7 +107,7 @@ ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
          CheckedSize(g.n_kv_heads) * per_head * CheckedSize(sizeof(float));
 }
 
-Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
+Status CheckCur(const Context& context, Stream stream, const ScoreArgs& args) {
   KV_RETURN_IF_ERROR(CheckReading(context, stream, args, {}));
   for (const auto plane : {&kvevict_view::k, &kvevict_view::v}) {
     KV_RETURN_IF_ERROR(
@@ -116,15 +116,15 @@ Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
   return Require(context, stream, ModuleId::cur);
 }
 
-Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
-  return ForEachBatch(args.jobs, CurParams::kMaxLayers, GoTogether,
+Status RunCur(const Context& context, Stream stream, const ScoreArgs& args) {
+  return ForEachBatch(args.jobs, CurParams::kMaxLayers, CurJobsGoTogether,
                       [&](Jobs<ScoreJob> batch) {
-                        return Scorer(context, stream, args, batch).Run();
+                        return CurScorer(context, stream, args, batch).Run();
                       });
 }
 
 }  // namespace
 
-const ScoreOp kOp_score_cur = {Run, ScratchBytes, Check};
+const ScoreOp kOp_score_cur = {RunCur, CurScratch, CheckCur};
 
 }  // namespace kvevict::cuda

@@ -15,7 +15,7 @@
 namespace kvevict::cuda {
 namespace {
 
-bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
+bool ExpectedAttentionJobsGoTogether(const ScoreJob& a, const ScoreJob& b) {
   return ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
          HaveLikeBiases(*a.view, *b.view) && InOneTable(a.tokens, b.tokens) &&
          a.n_sink == b.n_sink &&
@@ -23,22 +23,24 @@ bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
          a.query_covariance.head_stride == b.query_covariance.head_stride;
 }
 
-ModuleKey ScorerOf(const Context& context, const RowKinds& kinds,
-                   bool has_biases) {
+ModuleKey ExpectedAttentionScorerOf(const Context& context,
+                                    const RowKinds& kinds, bool has_biases) {
   ModuleKey key = ReaderOf(context, ModuleId::expected_attention, kinds);
   if (has_biases) key.Add("KV_BIAS", 1);
   return key;
 }
-ModuleKey ScorerOf(const Context& context, const ScoreJob& job) {
+ModuleKey ExpectedAttentionScorerOf(const Context& context,
+                                    const ScoreJob& job) {
   const kvevict_view& view = *job.view;
-  return ScorerOf(context, KindsOf(RowsOf(view, view.k)),
-                  BiasesOf(view) != nullptr);
+  return ExpectedAttentionScorerOf(context, KindsOf(RowsOf(view, view.k)),
+                                   BiasesOf(view) != nullptr);
 }
 
 // A launch each for jobs with the same layout. Each job's rows of query heads
 // are in scratch, `apart` from the next job's, or in their final place (0).
-Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
-                Jobs<ScoreJob> batch, size_t apart) {
+Status RunExpectedAttentionBatch(const Context& context, Stream stream,
+                                 const ScoreArgs& args, Jobs<ScoreJob> batch,
+                                 size_t apart) {
   const kvevict_layer_geometry& g = args.layer;
   const ScoreJob& first = batch.front();
   const Counts tokens(first.tokens);
@@ -76,7 +78,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
     reduce.layers[i] = {rows, AddressOf(job.rows), n_tokens, first_count};
   }
   const uint32_t longest = LongestOf(batch);
-  const ModuleKey reader = ScorerOf(context, first);
+  const ModuleKey reader = ExpectedAttentionScorerOf(context, first);
   KV_RETURN_IF_ERROR(Launch(context, stream, reader, KernelId::expected_logits,
                             {BlocksFor(longest, kExpectedKeys), g.n_kv_heads,
                              Size(batch), kExpectedThreads},
@@ -88,35 +90,42 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
   return LaunchReduction(context, stream, reduce, longest, Size(batch));
 }
 
-Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
+Status CheckExpectedAttention(const Context& context, Stream stream,
+                              const ScoreArgs& args) {
   KV_RETURN_IF_ERROR(CheckReading(context, stream, args, {}));
   for (const ScoreJob& job : args.jobs) {
     KV_RETURN_IF_ERROR(CheckBiasesAligned(*job.view));
-    KV_RETURN_IF_ERROR(Require(context, stream, ScorerOf(context, job)));
+    KV_RETURN_IF_ERROR(
+        Require(context, stream, ExpectedAttentionScorerOf(context, job)));
   }
   return Status();
 }
 
-Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
+Status RunExpectedAttention(const Context& context, Stream stream,
+                            const ScoreArgs& args) {
   size_t most = ExpectedParams::kMaxLayers;
   const size_t apart = QueryHeadRowsApart(args);
   if (apart > 0) most = std::min(most, args.scratch.size() / apart);
-  return ForEachBatch(args.jobs, most, GoTogether, [&](Jobs<ScoreJob> batch) {
-    return RunBatch(context, stream, args, batch, apart);
-  });
+  return ForEachBatch(args.jobs, most, ExpectedAttentionJobsGoTogether,
+                      [&](Jobs<ScoreJob> batch) {
+                        return RunExpectedAttentionBatch(context, stream, args,
+                                                         batch, apart);
+                      });
 }
 
 // Those that read no biases are prepared for every plan.
-Status Prepare(const Context& context, const kvevict_layer_geometry&,
-               const Policy&, const ScoreTraits& traits) {
+Status PrepareExpectedAttention(const Context& context,
+                                const kvevict_layer_geometry&, const Policy&,
+                                const ScoreTraits& traits) {
   if (!traits.has_biases) return Status();
   return Require(context, DeviceOf(context).stream(),
-                 ScorerOf(context, RowKinds{}, true));
+                 ExpectedAttentionScorerOf(context, RowKinds{}, true));
 }
 
 }  // namespace
 
 const ScoreOp kOp_score_expected_attention = {
-    Run, QueryHeadRowsScratch<Signal::kExpectedAttention>, Check, Prepare};
+    RunExpectedAttention, QueryHeadRowsScratch<Signal::kExpectedAttention>,
+    CheckExpectedAttention, PrepareExpectedAttention};
 
 }  // namespace kvevict::cuda

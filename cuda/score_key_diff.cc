@@ -15,13 +15,13 @@
 namespace kvevict::cuda {
 namespace {
 
-bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
+bool KeyDiffJobsGoTogether(const ScoreJob& a, const ScoreJob& b) {
   return ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
          InOneTable(a.tokens, b.tokens);
 }
 
-Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
-                Jobs<ScoreJob> batch) {
+Status RunKeyDiffBatch(const Context& context, Stream stream,
+                       const ScoreArgs& args, Jobs<ScoreJob> batch) {
   const kvevict_layer_geometry& g = args.layer;
   const kvevict_view& view = *batch.front().view;
   const Counts tokens(batch.front().tokens);
@@ -56,7 +56,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
 // ---- Block by block ----
 
 bool GoThroughTogether(const ScoreJob& a, const ScoreJob& b) {
-  return GoTogether(a, b) && InOneTable(a.keep, b.keep);
+  return KeyDiffJobsGoTogether(a, b) && InOneTable(a.keep, b.keep);
 }
 
 Status RunBlocks(const Context& context, Stream stream, const ScoreArgs& args,
@@ -91,7 +91,7 @@ Status RunBlocks(const Context& context, Stream stream, const ScoreArgs& args,
 
 // Scratch: the sums of the chunks of one batch, or what each head needs block
 // by block.
-ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
+ScratchNeeds KeyDiffScratch(const Context&, const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
   if (size.policy.block > 0) {
     return CheckedSize(
@@ -105,27 +105,29 @@ ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
          CheckedSize(g.k_head_dim) * CheckedSize(sizeof(float));
 }
 
-Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
+Status CheckKeyDiff(const Context& context, Stream stream,
+                    const ScoreArgs& args) {
   return CheckReading(
       context, stream, args,
       {args.policy.block > 0 ? ModuleId::key_diff_blocks : ModuleId::key_diff});
 }
 
-Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
+Status RunKeyDiff(const Context& context, Stream stream,
+                  const ScoreArgs& args) {
   if (args.policy.block > 0) {
     return ForEachBatch(args.jobs, KeyDiffBlocksParams::kMaxLayers,
                         GoThroughTogether, [&](Jobs<ScoreJob> batch) {
                           return RunBlocks(context, stream, args, batch);
                         });
   }
-  return ForEachBatch(args.jobs, KeyDiffParams::kMaxLayers, GoTogether,
-                      [&](Jobs<ScoreJob> batch) {
-                        return RunBatch(context, stream, args, batch);
+  return ForEachBatch(args.jobs, KeyDiffParams::kMaxLayers,
+                      KeyDiffJobsGoTogether, [&](Jobs<ScoreJob> batch) {
+                        return RunKeyDiffBatch(context, stream, args, batch);
                       });
 }
 
 }  // namespace
 
-const ScoreOp kOp_score_key_diff = {Run, ScratchBytes, Check};
+const ScoreOp kOp_score_key_diff = {RunKeyDiff, KeyDiffScratch, CheckKeyDiff};
 
 }  // namespace kvevict::cuda

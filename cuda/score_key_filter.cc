@@ -10,14 +10,14 @@
 namespace kvevict::cuda {
 namespace {
 
-bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
+bool KeyFilterJobsGoTogether(const ScoreJob& a, const ScoreJob& b) {
   return ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
          a.statistics.head_stride == b.statistics.head_stride &&
          InOneTable(a.tokens, b.tokens);
 }
 
-Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
-                Jobs<ScoreJob> batch) {
+Status RunKeyFilterBatch(const Context& context, Stream stream,
+                         const ScoreArgs& args, Jobs<ScoreJob> batch) {
   const kvevict_layer_geometry& g = args.layer;
   const kvevict_view& view = *batch.front().view;
   const Counts tokens(batch.front().tokens);
@@ -43,19 +43,22 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
                 p);
 }
 
-Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
+Status CheckKeyFilter(const Context& context, Stream stream,
+                      const ScoreArgs& args) {
   return CheckReading(context, stream, args, {ModuleId::key_filter});
 }
 
-Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
-  return ForEachBatch(args.jobs, KeyFilterParams::kMaxLayers, GoTogether,
-                      [&](Jobs<ScoreJob> batch) {
-                        return RunBatch(context, stream, args, batch);
+Status RunKeyFilter(const Context& context, Stream stream,
+                    const ScoreArgs& args) {
+  return ForEachBatch(args.jobs, KeyFilterParams::kMaxLayers,
+                      KeyFilterJobsGoTogether, [&](Jobs<ScoreJob> batch) {
+                        return RunKeyFilterBatch(context, stream, args, batch);
                       });
 }
 
 }  // namespace
 
-const ScoreOp kOp_score_key_filter = {Run, Op<ScoreArgs>::NoScratch, Check};
+const ScoreOp kOp_score_key_filter = {RunKeyFilter, Op<ScoreArgs>::NoScratch,
+                                      CheckKeyFilter};
 
 }  // namespace kvevict::cuda

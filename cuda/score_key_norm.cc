@@ -6,17 +6,20 @@
 namespace kvevict::cuda {
 namespace {
 
-Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
+Status CheckKeyNorm(const Context& context, Stream stream,
+                    const ScoreArgs& args) {
   return CheckReading(context, stream, args, {ModuleId::row_norm});
 }
 
-Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
+Status RunKeyNorm(const Context& context, Stream stream,
+                  const ScoreArgs& args) {
   return LaunchRowNorms(context, stream, args.jobs, &kvevict_view::k,
                         &ScoreJob::rows, {});
 }
 
 }  // namespace
 
-const ScoreOp kOp_score_key_norm = {Run, Op<ScoreArgs>::NoScratch, Check};
+const ScoreOp kOp_score_key_norm = {RunKeyNorm, Op<ScoreArgs>::NoScratch,
+                                    CheckKeyNorm};
 
 }  // namespace kvevict::cuda

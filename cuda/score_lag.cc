@@ -14,7 +14,7 @@ namespace {
 
 constexpr float kLog2ESquared = 2.08136898f;  // as in core/kernels/lag.cc
 
-bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
+bool LagJobsGoTogether(const ScoreJob& a, const ScoreJob& b) {
   return ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
          ReadAlike(*a.view, a.view->v, *b.view, b.view->v) &&
          InOneTable(a.tokens, b.tokens);
@@ -34,8 +34,8 @@ uint32_t RunOf(uint64_t n_partitions) {
       std::clamp<uint64_t>(n_partitions / kManyBlocks, 1, 8));
 }
 
-Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
-                Jobs<ScoreJob> batch) {
+Status RunLagBatch(const Context& context, Stream stream, const ScoreArgs& args,
+                   Jobs<ScoreJob> batch) {
   const kvevict_layer_geometry& g = args.layer;
   const kvevict_view& view = *batch.front().view;
   const Counts tokens(batch.front().tokens);
@@ -87,7 +87,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
                 p);
 }
 
-ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
+ScratchNeeds LagScratch(const Context&, const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
   return CheckedSize(std::min(size.n_layers, LagParams::kMaxLayers)) *
          CheckedSize(LagScratchRows(g.k_head_dim, g.v_head_dim)) *
@@ -95,19 +95,19 @@ ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
          CheckedSize(sizeof(float));
 }
 
-Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
+Status CheckLag(const Context& context, Stream stream, const ScoreArgs& args) {
   return CheckReading(context, stream, args, {ModuleId::lag});
 }
 
-Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
-  return ForEachBatch(args.jobs, LagParams::kMaxLayers, GoTogether,
+Status RunLag(const Context& context, Stream stream, const ScoreArgs& args) {
+  return ForEachBatch(args.jobs, LagParams::kMaxLayers, LagJobsGoTogether,
                       [&](Jobs<ScoreJob> batch) {
-                        return RunBatch(context, stream, args, batch);
+                        return RunLagBatch(context, stream, args, batch);
                       });
 }
 
 }  // namespace
 
-const ScoreOp kOp_score_lag = {Run, ScratchBytes, Check};
+const ScoreOp kOp_score_lag = {RunLag, LagScratch, CheckLag};
 
 }  // namespace kvevict::cuda

@@ -16,7 +16,7 @@ namespace {
 static_assert(kMaxRopeFrequencies == LeverageParams::kMaxPairs);
 static_assert(kMaxLeverageDim == kLeverageMostDim);
 
-bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
+bool LeverageJobsGoTogether(const ScoreJob& a, const ScoreJob& b) {
   return ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
          InOneTable(a.tokens, b.tokens) &&
          InOneTable(a.slots.n_kept, b.slots.n_kept) &&
@@ -30,8 +30,8 @@ CheckedSize LayerBytes(const kvevict_layer_geometry& g) {
          CheckedSize(sizeof(double));
 }
 
-Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
-                Jobs<ScoreJob> batch) {
+Status RunLeverageBatch(const Context& context, Stream stream,
+                        const ScoreArgs& args, Jobs<ScoreJob> batch) {
   const ScoreJob& first = batch.front();
   const Counts tokens(first.tokens);
   const Counts kept(first.slots.n_kept);
@@ -75,28 +75,32 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
                 p);
 }
 
-ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
+ScratchNeeds LeverageScratch(const Context&, const LayerSize& size) {
   const CheckedSize bytes = LayerBytes(size.geometry);
   return {
       bytes,
       CheckedSize(std::min(size.n_layers, LeverageParams::kMaxLayers)) * bytes};
 }
 
-Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
+Status CheckLeverage(const Context& context, Stream stream,
+                     const ScoreArgs& args) {
   return CheckReading(context, stream, args, {ModuleId::leverage});
 }
 
-Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
+Status RunLeverage(const Context& context, Stream stream,
+                   const ScoreArgs& args) {
   const size_t most =
       std::min<size_t>(args.scratch.size() / LayerBytes(args.layer).value(),
                        LeverageParams::kMaxLayers);
-  return ForEachBatch(args.jobs, most, GoTogether, [&](Jobs<ScoreJob> batch) {
-    return RunBatch(context, stream, args, batch);
-  });
+  return ForEachBatch(args.jobs, most, LeverageJobsGoTogether,
+                      [&](Jobs<ScoreJob> batch) {
+                        return RunLeverageBatch(context, stream, args, batch);
+                      });
 }
 
 }  // namespace
 
-const ScoreOp kOp_score_leverage = {Run, ScratchBytes, Check};
+const ScoreOp kOp_score_leverage = {RunLeverage, LeverageScratch,
+                                    CheckLeverage};
 
 }  // namespace kvevict::cuda

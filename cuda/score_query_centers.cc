@@ -17,7 +17,7 @@ namespace {
 
 static_assert(kMaxRopeFrequencies == CentersParams::kMaxPairs);
 
-bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
+bool QueryCentersJobsGoTogether(const ScoreJob& a, const ScoreJob& b) {
   return ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
          InOneTable(a.tokens, b.tokens) && a.n_sink == b.n_sink &&
          a.next_position == b.next_position &&
@@ -26,8 +26,9 @@ bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
 
 // A launch each for jobs with the same layout. Each job's rows of query heads
 // are in scratch, `apart` from the next job's, or in their final place (0).
-Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
-                Jobs<ScoreJob> batch, size_t apart) {
+Status RunQueryCentersBatch(const Context& context, Stream stream,
+                            const ScoreArgs& args, Jobs<ScoreJob> batch,
+                            size_t apart) {
   const kvevict_layer_geometry& g = args.layer;
   const ScoreJob& first = batch.front();
   const Counts tokens(first.tokens);
@@ -77,22 +78,26 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
   return LaunchReduction(context, stream, reduce, longest, Size(batch));
 }
 
-Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
+Status CheckQueryCenters(const Context& context, Stream stream,
+                         const ScoreArgs& args) {
   return CheckReading(context, stream, args, {ModuleId::query_centers});
 }
 
-Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
+Status RunQueryCenters(const Context& context, Stream stream,
+                       const ScoreArgs& args) {
   size_t most = CentersParams::kMaxLayers;
   const size_t apart = QueryHeadRowsApart(args);
   if (apart > 0) most = std::min(most, args.scratch.size() / apart);
-  return ForEachBatch(args.jobs, most, GoTogether, [&](Jobs<ScoreJob> batch) {
-    return RunBatch(context, stream, args, batch, apart);
-  });
+  return ForEachBatch(
+      args.jobs, most, QueryCentersJobsGoTogether, [&](Jobs<ScoreJob> batch) {
+        return RunQueryCentersBatch(context, stream, args, batch, apart);
+      });
 }
 
 }  // namespace
 
 const ScoreOp kOp_score_query_centers = {
-    Run, QueryHeadRowsScratch<Signal::kQueryCenters>, Check};
+    RunQueryCenters, QueryHeadRowsScratch<Signal::kQueryCenters>,
+    CheckQueryCenters};
 
 }  // namespace kvevict::cuda

@@ -5,7 +5,7 @@
 namespace kvevict::cuda {
 namespace {
 
-Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
+Status RunRandom(const Context& context, Stream stream, const ScoreArgs& args) {
   FillScoresParams p{};
   p.seed = args.policy.seed;
   return FillScores(context, stream, args, KernelId::random_scores,
@@ -14,6 +14,7 @@ Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_random = {Run, Op<ScoreArgs>::NoScratch, CheckFill};
+const ScoreOp kOp_score_random = {RunRandom, Op<ScoreArgs>::NoScratch,
+                                  CheckFill};
 
 }  // namespace kvevict::cuda

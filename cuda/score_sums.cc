@@ -21,7 +21,7 @@ bool CanReadQueries(const kvevict_layer_geometry& g) {
 
 // Bytes of f32 [n_layers, n_q_heads, n_tokens], after the scratch that
 // computing the sums needs.
-ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
+ScratchNeeds SumsScratch(const Context&, const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
   if (!CanReadQueries(g)) return CheckedSize(0);
   return QuerySumScratchBytes(g, size.n_layers, size.n_tokens) +
@@ -33,13 +33,13 @@ bool AreAlikeBySource(const ScoreJob& a, const ScoreJob& b) {
   return (a.queries.n_rows == 0) == (b.queries.n_rows == 0);
 }
 
-Status Prepare(const Context& context, const kvevict_layer_geometry& g,
-               const Policy&, const ScoreTraits& traits) {
+Status PrepareSums(const Context& context, const kvevict_layer_geometry& g,
+                   const Policy&, const ScoreTraits& traits) {
   if (!CanReadQueries(g)) return Status();
   return PrepareQuerySums(context, g, traits);
 }
 
-Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
+Status CheckSums(const Context& context, Stream stream, const ScoreArgs& args) {
   KV_RETURN_IF_ERROR(CheckFill(context, stream, args));
   for (const ScoreJob& job : args.jobs) {
     if (job.queries.n_rows == 0) continue;
@@ -79,7 +79,7 @@ Status FillBySums(const Context& context, Stream stream, const ScoreArgs& args,
               std::span<const ScoreJob>(made, jobs.size()));
 }
 
-Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
+Status RunSums(const Context& context, Stream stream, const ScoreArgs& args) {
   return ForEachBatch(args.jobs, FillScoresParams::kMaxLayers, AreAlikeBySource,
                       [&](Jobs<ScoreJob> jobs) {
                         if (jobs[0].queries.n_rows == 0) {
@@ -91,6 +91,6 @@ Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_sums = {Run, ScratchBytes, Check, Prepare};
+const ScoreOp kOp_score_sums = {RunSums, SumsScratch, CheckSums, PrepareSums};
 
 }  // namespace kvevict::cuda

@@ -99,10 +99,10 @@ struct Part {
   uint32_t n_masked = 0;
 };
 
-class Scorer {
+class WindowScorer {
  public:
-  Scorer(const Context& context, Stream stream, const ScoreArgs& args,
-         const WindowForm& form)
+  WindowScorer(const Context& context, Stream stream, const ScoreArgs& args,
+               const WindowForm& form)
       : context_(context),
         stream_(stream),
         args_(args),
@@ -231,7 +231,7 @@ class Scorer {
 };
 
 // Zeroes the scores of chunks, since no chunk has the slots at both ends.
-Status Scorer::ClearRows(Jobs<ScoreJob> jobs) const {
+Status WindowScorer::ClearRows(Jobs<ScoreJob> jobs) const {
   for (size_t i = 0; i < jobs.size(); ++i) {
     const bool apart = form_.reduces_after;
     const uint32_t n_rows =
@@ -244,7 +244,7 @@ Status Scorer::ClearRows(Jobs<ScoreJob> jobs) const {
   return Status();
 }
 
-Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
+Status WindowScorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
   const ScoreJob& first = jobs[0];
   // The first row of the launch among the job's. It is negative if the part is
   // not full.
@@ -345,7 +345,7 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
   return Launch(context_, stream_, module, KernelId::window_scores, launch, p);
 }
 
-Status Scorer::AddMeasures(Jobs<ScoreJob> jobs) const {
+Status WindowScorer::AddMeasures(Jobs<ScoreJob> jobs) const {
   AddMeasuresParams p{};
   p.parts = MeasuresOfBlocks();
   p.n_parts = g_.n_kv_heads * SplitKeys(args_.n_tokens).n_splits;
@@ -359,7 +359,7 @@ Status Scorer::AddMeasures(Jobs<ScoreJob> jobs) const {
                 {Size(jobs), 1, 1, 32}, p);
 }
 
-Status Scorer::PoolRows(const ScoreJob& job) const {
+Status WindowScorer::PoolRows(const ScoreJob& job) const {
   const Counts tokens(job.tokens);
   const bool pools = policy_.pool.kind != PoolKind::kNone;
   const uint64_t n_rows = uint64_t{g_.n_q_heads} * form_.window;
@@ -399,7 +399,7 @@ Status Scorer::PoolRows(const ScoreJob& job) const {
                 p);
 }
 
-Status Scorer::ReduceGroups(Jobs<ScoreJob> jobs) const {
+Status WindowScorer::ReduceGroups(Jobs<ScoreJob> jobs) const {
   ReduceParams p = ReductionOf(policy_.group, form_.group);
   p.n_out_rows = g_.n_kv_heads;
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -409,7 +409,7 @@ Status Scorer::ReduceGroups(Jobs<ScoreJob> jobs) const {
   return LaunchReduction(context_, stream_, p, LongestOf(jobs), Size(jobs));
 }
 
-ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
+ScratchNeeds WindowScratch(const Context&, const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
   const WindowForm form(g, size.policy);
   const CheckedSize bytes = FormBytes(g, form, size.n_layers, size.n_tokens);
@@ -448,8 +448,8 @@ Status PrepareForm(const Context& context, const kvevict_layer_geometry& g,
   return Status();
 }
 
-Status Prepare(const Context& context, const kvevict_layer_geometry& g,
-               const Policy& policy, const ScoreTraits& traits) {
+Status PrepareWindow(const Context& context, const kvevict_layer_geometry& g,
+                     const Policy& policy, const ScoreTraits& traits) {
   return PrepareForm(context, g, WindowForm(g, policy), traits);
 }
 
@@ -457,9 +457,10 @@ WindowForm FormOf(const ScoreArgs& args) {
   return {args.layer, args.policy, args.per_query_head};
 }
 
-Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
+Status CheckWindow(const Context& context, Stream stream,
+                   const ScoreArgs& args) {
   const WindowForm form = FormOf(args);
-  const Scorer scorer(context, stream, args, form);
+  const WindowScorer scorer(context, stream, args, form);
   KV_RETURN_IF_ERROR(RequireShaping(context, stream));
   if (form.pools_rows) {
     KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::row_pool));
@@ -468,16 +469,17 @@ Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
                       [&](Jobs<ScoreJob> jobs) { return scorer.Check(jobs); });
 }
 
-Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
+Status RunWindow(const Context& context, Stream stream, const ScoreArgs& args) {
   const WindowForm form = FormOf(args);
-  const Scorer scorer(context, stream, args, form);
+  const WindowScorer scorer(context, stream, args, form);
   return ForEachBatch(args.jobs, form.MaxLayers(), GoTogether,
                       [&](Jobs<ScoreJob> jobs) { return scorer.Run(jobs); });
 }
 
 }  // namespace
 
-const ScoreOp kOp_score_window = {Run, ScratchBytes, Check, Prepare};
+const ScoreOp kOp_score_window = {RunWindow, WindowScratch, CheckWindow,
+                                  PrepareWindow};
 
 // ---- Sums over any number of rows ----
 
@@ -510,7 +512,7 @@ Status PrepareQuerySums(const Context& context, const kvevict_layer_geometry& g,
 
 Status CheckQuerySums(const Context& context, Stream stream,
                       const ScoreArgs& args, Jobs<ScoreJob> jobs) {
-  return Scorer(context, stream, args, FormOfSums(args.layer, jobs[0]))
+  return WindowScorer(context, stream, args, FormOfSums(args.layer, jobs[0]))
       .Check(jobs);
 }
 
@@ -518,7 +520,7 @@ Status SumQueries(const Context& context, Stream stream, const ScoreArgs& args,
                   Jobs<ScoreJob> jobs, uint64_t sums) {
   const auto run = [&](Jobs<ScoreJob> alike) {
     const WindowForm form = FormOfSums(args.layer, alike[0]);
-    const Scorer scorer(context, stream, args, form);
+    const WindowScorer scorer(context, stream, args, form);
     return ForEachBatch(alike, form.MaxLayers(), [&](Jobs<ScoreJob> batch) {
       const uint64_t first = sums;
       for (const ScoreJob& job : batch) {
@@ -551,7 +553,7 @@ Status CheckChunks(const Context& context, Stream stream,
                    const ScoreArgs& args) {
   const WindowForm form =
       WindowForm::OfChunks(args.layer, args.policy, args.per_query_head);
-  const Scorer scorer(context, stream, args, form);
+  const WindowScorer scorer(context, stream, args, form);
   KV_RETURN_IF_ERROR(RequireShaping(context, stream));
   return ForEachBatch(args.jobs, form.MaxLayers(), GoTogether,
                       [&](Jobs<ScoreJob> jobs) { return scorer.Check(jobs); });
@@ -561,7 +563,7 @@ Status ScoreChunks(const Context& context, Stream stream,
                    const ScoreArgs& args) {
   const WindowForm form =
       WindowForm::OfChunks(args.layer, args.policy, args.per_query_head);
-  const Scorer scorer(context, stream, args, form);
+  const WindowScorer scorer(context, stream, args, form);
   return ForEachBatch(
       args.jobs, form.MaxLayers(), GoTogether,
       [&](Jobs<ScoreJob> jobs) { return scorer.RunChunks(jobs); });

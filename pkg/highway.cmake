@@ -70,6 +70,10 @@ else()
   if(KVEVICT_SIMD_WITHOUT)
     target_compile_definitions(hwy PUBLIC "HWY_DISABLED_TARGETS=(${KVEVICT_SIMD_WITHOUT})")
   endif()
+  # What measures and prints is not used here.
+  get_target_property(highway_sources hwy SOURCES)
+  list(FILTER highway_sources EXCLUDE REGEX "/(nanobenchmark|per_target|print|timer)[.]cc$")
+  set_target_properties(hwy PROPERTIES SOURCES "${highway_sources}")
   # Warnings in its headers are not ours.
   get_target_property(highway_includes hwy INTERFACE_INCLUDE_DIRECTORIES)
   set_target_properties(hwy PROPERTIES INTERFACE_SYSTEM_INCLUDE_DIRECTORIES

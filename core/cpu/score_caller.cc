@@ -7,7 +7,7 @@
 namespace kvevict::cpu {
 namespace {
 
-Status Run(const Context& context, Stream, const ScoreArgs& args) {
+Status RunCaller(const Context& context, Stream, const ScoreArgs& args) {
   const uint32_t half_life = args.policy.half_life;
   ForEachHead(context, args, [&](const ScoreJob& job, uint32_t head, uint32_t) {
     const uint32_t list = job.slots.n_lists == 1 ? 0 : head;
@@ -26,6 +26,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_caller = {Run};
+const ScoreOp kOp_score_caller = {RunCaller};
 
 }  // namespace kvevict::cpu

@@ -8,7 +8,7 @@ namespace kvevict::cpu {
 namespace {
 
 // Bytes of the norms of a layer's values.
-ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
+ScratchNeeds CurScratch(const Context&, const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
   return CheckedSize(g.n_kv_heads) * CheckedSize(size.n_tokens) *
          CheckedSize(sizeof(float));
@@ -28,7 +28,7 @@ void FindNorms(const Context& context, const ScoreArgs& layer,
                 });
 }
 
-Status Run(const Context& context, Stream, const ScoreArgs& args) {
+Status RunCur(const Context& context, Stream, const ScoreArgs& args) {
   auto* const value_norms = reinterpret_cast<float*>(args.scratch.data());
   ScoreArgs layer = args;
   for (const ScoreJob& job : args.jobs) {
@@ -49,6 +49,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_cur = {Run, ScratchBytes};
+const ScoreOp kOp_score_cur = {RunCur, CurScratch};
 
 }  // namespace kvevict::cpu

@@ -8,14 +8,16 @@
 namespace kvevict::cpu {
 namespace {
 
-ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
+ScratchNeeds ExpectedAttentionScratch(const Context& context,
+                                      const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
   return SharesOf(context, GroupRowsBytes(g, size.n_tokens) +
                                ExpectedAttentionScratchBytes(
                                    g.k_head_dim, g.n_q_heads / g.n_kv_heads));
 }
 
-Status Run(const Context& context, Stream, const ScoreArgs& args) {
+Status RunExpectedAttention(const Context& context, Stream,
+                            const ScoreArgs& args) {
   const kvevict_layer_geometry& g = args.layer;
   const uint32_t group = g.n_q_heads / g.n_kv_heads;
   const bool reduces = group > 1 && !args.per_query_head;
@@ -57,6 +59,7 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_expected_attention = {Run, ScratchBytes};
+const ScoreOp kOp_score_expected_attention = {RunExpectedAttention,
+                                              ExpectedAttentionScratch};
 
 }  // namespace kvevict::cpu

@@ -11,7 +11,7 @@
 namespace kvevict::cpu {
 namespace {
 
-ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
+ScratchNeeds KeyDiffScratch(const Context& context, const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
   if (size.policy.block > 0) {
     return SharesOf(
@@ -69,7 +69,7 @@ void ScoreAtOnce(const Context& context, const ScoreArgs& args) {
                       });
 }
 
-Status Run(const Context& context, Stream, const ScoreArgs& args) {
+Status RunKeyDiff(const Context& context, Stream, const ScoreArgs& args) {
   if (args.policy.block == 0) {
     ScoreAtOnce(context, args);
     return Status();
@@ -84,6 +84,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_key_diff = {Run, ScratchBytes};
+const ScoreOp kOp_score_key_diff = {RunKeyDiff, KeyDiffScratch};
 
 }  // namespace kvevict::cpu

@@ -6,7 +6,7 @@
 namespace kvevict::cpu {
 namespace {
 
-ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
+ScratchNeeds KeyFilterScratch(const Context& context, const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
   return SharesOf(context,
                   CheckedSize(KeyFilterScratchFloats(
@@ -14,7 +14,7 @@ ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
                       CheckedSize(sizeof(float)));
 }
 
-Status Run(const Context& context, Stream, const ScoreArgs& args) {
+Status RunKeyFilter(const Context& context, Stream, const ScoreArgs& args) {
   const uint32_t head_dim = args.layer.k_head_dim;
   ForEachRowRun(
       context, args, &kvevict_view::k,
@@ -34,6 +34,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_key_filter = {Run, ScratchBytes};
+const ScoreOp kOp_score_key_filter = {RunKeyFilter, KeyFilterScratch};
 
 }  // namespace kvevict::cpu

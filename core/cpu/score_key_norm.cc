@@ -5,7 +5,7 @@
 namespace kvevict::cpu {
 namespace {
 
-Status Run(const Context& context, Stream, const ScoreArgs& args) {
+Status RunKeyNorm(const Context& context, Stream, const ScoreArgs& args) {
   const uint32_t head_dim = args.layer.k_head_dim;
   ForEachRowRun(
       context, args, &kvevict_view::k,
@@ -19,6 +19,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_key_norm = {Run};
+const ScoreOp kOp_score_key_norm = {RunKeyNorm};
 
 }  // namespace kvevict::cpu

@@ -7,13 +7,13 @@
 namespace kvevict::cpu {
 namespace {
 
-ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
+ScratchNeeds LagScratch(const Context& context, const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
   return SharesOf(context, CheckedSize(LagScratchBytes(
                                g.k_head_dim, g.v_head_dim, size.policy.block)));
 }
 
-Status Run(const Context& context, Stream, const ScoreArgs& args) {
+Status RunLag(const Context& context, Stream, const ScoreArgs& args) {
   const kvevict_layer_geometry& g = args.layer;
   ForEachHead(context, args,
               [&](const ScoreJob& job, uint32_t head, uint32_t worker) {
@@ -31,6 +31,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_lag = {Run, ScratchBytes};
+const ScoreOp kOp_score_lag = {RunLag, LagScratch};
 
 }  // namespace kvevict::cpu

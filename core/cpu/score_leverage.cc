@@ -15,12 +15,12 @@ CheckedSize PositionBytes(uint32_t n_tokens) {
       .AlignUp(kCacheLine);
 }
 
-ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
+ScratchNeeds LeverageScratch(const Context& context, const LayerSize& size) {
   return SharesOf(context, PositionBytes(size.n_tokens) +
                                LeverageScratchBytes(size.geometry.k_head_dim));
 }
 
-Status Run(const Context& context, Stream, const ScoreArgs& args) {
+Status RunLeverage(const Context& context, Stream, const ScoreArgs& args) {
   ForEachHead(
       context, args, [&](const ScoreJob& job, uint32_t head, uint32_t worker) {
         const uint32_t n_tokens = job.tokens.Of(head);
@@ -56,6 +56,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_leverage = {Run, ScratchBytes};
+const ScoreOp kOp_score_leverage = {RunLeverage, LeverageScratch};
 
 }  // namespace kvevict::cpu

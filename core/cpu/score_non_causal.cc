@@ -12,7 +12,7 @@
 namespace kvevict::cpu {
 namespace {
 
-ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
+ScratchNeeds NonCausalScratch(const Context& context, const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
   const uint32_t chunk = std::min(size.policy.block, size.n_tokens);
   const WindowAttentionScratchSize attention =
@@ -77,7 +77,7 @@ void ClearEnds(const ScoreArgs& args, const ScoreJob& job, uint32_t head,
   }
 }
 
-Status Run(const Context& context, Stream, const ScoreArgs& args) {
+Status RunNonCausal(const Context& context, Stream, const ScoreArgs& args) {
   const uint32_t chunk = args.policy.block;
   const uint32_t n_heads = args.layer.n_kv_heads;
   const uint32_t n_chunks = (args.n_tokens + chunk - 1) / chunk;
@@ -100,6 +100,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_non_causal = {Run, ScratchBytes};
+const ScoreOp kOp_score_non_causal = {RunNonCausal, NonCausalScratch};
 
 }  // namespace kvevict::cpu

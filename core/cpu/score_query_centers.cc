@@ -11,7 +11,8 @@
 namespace kvevict::cpu {
 namespace {
 
-ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
+ScratchNeeds QueryCentersScratch(const Context& context,
+                                 const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
   const uint32_t n_pairs = std::min(g.k_head_dim / 2, kMaxRopeFrequencies);
   return SharesOf(context, GroupRowsBytes(g, size.n_tokens) +
@@ -19,7 +20,7 @@ ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
                                    n_pairs, g.n_q_heads / g.n_kv_heads));
 }
 
-Status Run(const Context& context, Stream, const ScoreArgs& args) {
+Status RunQueryCenters(const Context& context, Stream, const ScoreArgs& args) {
   const kvevict_layer_geometry& g = args.layer;
   const uint32_t group = g.n_q_heads / g.n_kv_heads;
   const bool reduces = group > 1 && !args.per_query_head;
@@ -58,6 +59,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_query_centers = {Run, ScratchBytes};
+const ScoreOp kOp_score_query_centers = {RunQueryCenters, QueryCentersScratch};
 
 }  // namespace kvevict::cpu

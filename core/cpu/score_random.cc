@@ -4,7 +4,7 @@
 namespace kvevict::cpu {
 namespace {
 
-Status Run(const Context& context, Stream, const ScoreArgs& args) {
+Status RunRandom(const Context& context, Stream, const ScoreArgs& args) {
   ForEachHead(context, args, [&](const ScoreJob& job, uint32_t head, uint32_t) {
     const uint32_t list = job.slots.n_lists == 1 ? 0 : head;
     float* row = job.rows + uint64_t{head} * job.tokens.most;
@@ -20,6 +20,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_random = {Run};
+const ScoreOp kOp_score_random = {RunRandom};
 
 }  // namespace kvevict::cpu

@@ -27,7 +27,7 @@ CheckedSize MadeSumsBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
       .AlignUp(kCacheLine);
 }
 
-ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
+ScratchNeeds SumsScratch(const Context& context, const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
   const bool readable =
       FindDType(g.k_dtype)->can_score && FindDType(g.q_dtype)->can_score;
@@ -117,7 +117,7 @@ void ScoreRow(SimdTarget simd, const ScoreArgs& args, const ScoreJob& job,
   }
 }
 
-Status Run(const Context& context, Stream, const ScoreArgs& args) {
+Status RunSums(const Context& context, Stream, const ScoreArgs& args) {
   const uint32_t n_kv_heads = args.layer.n_kv_heads;
   const uint32_t n_rows = args.n_rows() / n_kv_heads;  // rows of a KV head
   ForEachHead(
@@ -143,6 +143,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_sums = {Run, ScratchBytes};
+const ScoreOp kOp_score_sums = {RunSums, SumsScratch};
 
 }  // namespace kvevict::cpu

@@ -64,7 +64,7 @@ CheckedSize PooledBytes(const Policy& policy, uint32_t n_tokens) {
       .AlignUp(kCacheLine);
 }
 
-ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
+ScratchNeeds WindowScratch(const Context& context, const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
   const uint32_t logit_heads = OptionsOf(g, size.policy).logit_heads;
   // Rows that are pooled are those of one query head at a time.
@@ -202,7 +202,7 @@ void ScorePooledRows(const Context& context, const ScoreArgs& args,
   }
 }
 
-Status Run(const Context& context, Stream, const ScoreArgs& args) {
+Status RunWindow(const Context& context, Stream, const ScoreArgs& args) {
   const kvevict_layer_geometry& g = args.layer;
   const uint32_t window = args.policy.window.count;
   const size_t measure_bytes =
@@ -260,6 +260,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_window = {Run, ScratchBytes};
+const ScoreOp kOp_score_window = {RunWindow, WindowScratch};
 
 }  // namespace kvevict::cpu

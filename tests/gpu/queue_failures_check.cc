@@ -11,7 +11,7 @@ namespace kvevict::gpu {
 namespace {
 
 constexpr uint32_t kTokensHeld = 120;
-constexpr int kUnknown = 999;
+constexpr int kErrorUnknown = 999;
 
 Shape SmallShape() {
   return {"",
@@ -43,7 +43,7 @@ void FailEachCall(const Gpu& gpu, bool select_on_host, const char* function,
     twin.Restore();
     side.Prefill(0, kTokensHeld, 50);
     gpu.Synchronize();
-    if (n > 0) mock::FailCall(function, n, kUnknown);
+    if (n > 0) mock::FailCall(function, n, kErrorUnknown);
     const kvevict_status status = kvevict_sequence_evict(
         side.sequence(), twin.device_views().data(), twin.device_views().size(),
         nullptr, workspace.pointer<void>(), workspace.n_bytes(), side.stream());

@@ -9,13 +9,12 @@ for page in $cited; do
   [[ -f $doc/$page ]] || { echo "a header cites $page, which is not in $doc" && exit 1; }
 done
 status=0 links=0
-while read -r page; do
-  for link in $(grep -oE '\]\([^) ]+\)' "$page" | sed 's/^](//; s/)$//; s/#.*//'); do
-    [[ $link != *://* ]] || continue
-    links=$((links + 1))
-    [[ -e $(dirname "$page")/$link ]] || { echo "$page links to $link" && status=1; }
-  done
-done < <(find "$doc" -name '*.md')
+while IFS=: read -r page link; do
+  link=${link#*\(} link=${link%)} link=${link%%#*}
+  [[ $link != *://* ]] || continue
+  links=$((links + 1))
+  [[ -e ${page%/*}/$link ]] || { echo "$page links to $link" && status=1; }
+done < <(grep -roE --include='*.md' '\]\([^) ]+\)' "$doc")
 echo "$links links"
 [[ $links -gt 20 ]] || status=1
 exit "$status"
