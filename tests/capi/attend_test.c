@@ -376,6 +376,17 @@ static void Try(const test_any_context* with, const test_cache* cache,
   test_cache_destroy(other);
 }
 
+/* NaN and infinity reach only the queries that see them, and only the element of a value. */
+static void SpoilOne(test_cache* cache, uint32_t plane, uint32_t n_tokens,
+                     test_random* random) {
+  static const float kOdd[] = {NAN, INFINITY, -INFINITY};
+  const kvevict_plane* const at = test_cache_plane(cache, plane);
+  const uint32_t slot = test_random_below(random, n_tokens);
+  const uint32_t head = test_random_below(random, cache->spec.n_kv_heads);
+  test_cache_set(cache, at, slot, head, test_random_below(random, at->head_dim),
+                 kOdd[test_random_below(random, plane == 0 ? 3 : 1)]);
+}
+
 static void TryCache(const test_any_context* with, const test_cache_trial* t,
                      test_random* random) {
   const test_cache_spec* spec = &t->cache->spec;
@@ -394,6 +405,13 @@ static void TryCache(const test_any_context* with, const test_cache_trial* t,
       counts[h] = test_random_below(random, t->n_tokens + 1);
     }
     q.counts = counts;
+  }
+  const uint32_t n_scales = t->cache->view.n_companions - spec->n_companions;
+  if (n_scales > 0 && t->n_tokens > 0 && test_random_below(random, 4) == 0) {
+    q.n_sum_heads = 0;
+    SpoilOne(t->cache,
+             2 + spec->n_companions + test_random_below(random, n_scales),
+             t->n_tokens, random);
   }
   if (is_readable) {
     Try(with, t->cache, &q, random);
@@ -432,19 +450,6 @@ static test_cache* MakeCache(test_layout layout, uint32_t n_heads,
   return cache;
 }
 
-/* NaN and infinity reach only the queries that see them, and only the element of a value. */
-static void SpoilOne(test_cache* cache, uint32_t n_tokens,
-                     test_random* random) {
-  static const float kOdd[] = {NAN, INFINITY, -INFINITY};
-  const uint32_t slot = test_random_below(random, n_tokens);
-  const uint32_t head = test_random_below(random, cache->spec.n_kv_heads);
-  const bool in_v = test_random_coin(random);
-  const kvevict_plane* const plane = in_v ? &cache->view.v : &cache->view.k;
-  test_cache_set(cache, plane, slot, head,
-                 test_random_below(random, plane->head_dim),
-                 in_v ? NAN : kOdd[test_random_below(random, 3)]);
-}
-
 Test(attend, sizes_around_tiles) {
   static const uint32_t sizes[] = {0, 1, 3, 63, 64, 65, 130, 260};
   static const uint32_t dims[] = {16, 40, 64, 128};
@@ -467,7 +472,7 @@ Test(attend, sizes_around_tiles) {
     if (is_spoilt) q.n_sum_heads = 0;
     /* Values that are keys would be infinite, too, with a weight of 0. */
     if (is_spoilt && v_dim > 0 && n_tokens > 0) {
-      SpoilOne(cache, n_tokens, &random);
+      SpoilOne(cache, test_random_below(&random, 2), n_tokens, &random);
     }
     Try(&with, cache, &q, &random);
     test_cache_destroy(cache);

@@ -55,10 +55,8 @@ else
 fi
 
 "$here/documentation.sh" "$prefix" "$libdir" "$documented"
-for linkage in shared static; do
-  env "${compiler_path[@]}" "$here/pkgconfig.sh" "$prefix" "$libdir" $linkage "$here/consumer/main.c"
-  "$here/cmake.sh" "$prefix" "$libdir" $linkage "$here/consumer"
-done
+env "${compiler_path[@]}" "$here/pkgconfig.sh" "$prefix" "$libdir" static "$here/consumer/main.c"
+"$here/cmake.sh" "$prefix" "$libdir" shared "$here/consumer"
 if [[ -x $prefix/bin/kvevict ]]; then
   "$here/program.sh" "$prefix" "$libdir" "$version" "$library_path"
   LD_LIBRARY_PATH=$library_path "$here/pages.sh" "$prefix"
