@@ -1,6 +1,6 @@
 // Recall after eviction equals the numbers of an independent prototype.
 #include "tests/tools/recall_table.h"
-#include "tools/recall/recall_demo.h"
+#include "tools/commands/recall_demo.h"
 
 namespace kvevict::tools {
 namespace {

@@ -9,7 +9,7 @@
 #include "tools/commands/commands.h"
 #include "tools/commands/demo_options.h"
 #include "tools/commands/dtype_option.h"
-#include "tools/recall/recall_demo.h"
+#include "tools/commands/recall_demo.h"
 
 namespace kvevict::tools {
 namespace {

@@ -1,6 +1,6 @@
 // `kvevict demo` without a model file.
-#ifndef KVEVICT_TOOLS_RECALL_RECALL_DEMO_H_
-#define KVEVICT_TOOLS_RECALL_RECALL_DEMO_H_
+#ifndef KVEVICT_TOOLS_COMMANDS_RECALL_DEMO_H_
+#define KVEVICT_TOOLS_COMMANDS_RECALL_DEMO_H_
 
 #include <string>
 
@@ -15,4 +15,4 @@ std::string RunRecallDemo(const DemoOptions& options);
 
 }  // namespace kvevict::tools
 
-#endif  // KVEVICT_TOOLS_RECALL_RECALL_DEMO_H_
+#endif  // KVEVICT_TOOLS_COMMANDS_RECALL_DEMO_H_

@@ -1,4 +1,4 @@
-#include "tools/recall/recall_demo.h"
+#include "tools/commands/recall_demo.h"
 
 #include <fmt/format.h>
 
