@@ -38,6 +38,7 @@ test_guarded test_guarded_open(size_t n_bytes, int at_end) {
   if (memory == MAP_FAILED) abort();
   p.mapped = (uint8_t*)memory;
   if (mprotect(p.mapped + guard, inside, PROT_READ | PROT_WRITE) != 0) abort();
+  madvise(p.mapped + guard, inside, MADV_POPULATE_WRITE); /* all at once */
 #endif
   p.data = p.mapped + guard + (at_end ? inside - n_bytes : 0);
 #endif
