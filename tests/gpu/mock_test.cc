@@ -198,7 +198,7 @@ int Run(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Every launch takes megabytes, and the next one takes them again.
+  // Every launch takes megabytes and frees them. They are kept for the next one.
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, -1);
   Options options;
