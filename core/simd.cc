@@ -5,21 +5,10 @@
 
 #include "core/status.h"
 
-// This file is compiled for every target that any kernel has.
+// These are the targets of the kernel that has the most.
 #define HWY_WANT_AVX3_DL
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "core/simd.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-#include "hwy/highway.h"
+#include "hwy/targets.h"
 
-// An empty kernel, used to find the targets that are compiled.
-HWY_BEFORE_NAMESPACE();
-namespace kvevict::HWY_NAMESPACE {
-int64_t Target() { return HWY_TARGET; }
-}  // namespace kvevict::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
 namespace kvevict {
 namespace {
 
@@ -59,4 +48,3 @@ Status FindSimdTarget(const char* name, SimdTarget* out) {
 }
 
 }  // namespace kvevict
-#endif  // HWY_ONCE

@@ -1,6 +1,6 @@
 # kvevict_require(OPTION package...): finds what a part of the build needs besides a
 # compiler and Highway, or says how to do without that part. `criterion` is found by
-# pkg-config.
+# pkg-config. Of fmt it makes the target kvevict_fmt.
 set(kvevict_debian_names fmt=libfmt-dev nlohmann_json=nlohmann-json3-dev
                          CLI11=libcli11-dev criterion=libcriterion-dev PkgConfig=pkg-config)
 
@@ -22,5 +22,11 @@ function(kvevict_require option)
   if(missing)
     list(JOIN missing ", " missing)
     message(FATAL_ERROR "Not found: ${missing}. -D${option}=OFF does without.")
+  endif()
+  if(fmt IN_LIST ARGN AND NOT TARGET kvevict_fmt)
+    add_library(kvevict_fmt STATIC ${PROJECT_SOURCE_DIR}/pkg/fmt.cc)
+    target_include_directories(kvevict_fmt SYSTEM PUBLIC
+      $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
+    target_compile_options(kvevict_fmt PRIVATE $<$<CONFIG:Release>:-O1>)
   endif()
 endfunction()

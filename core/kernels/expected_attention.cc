@@ -21,9 +21,9 @@
 namespace kvevict {
 namespace {
 
-// Keys of a tile, which is transposed, [PaddedDim(), kTileKeys]. Three vectors
+// Keys of a tile, which is transposed, [PaddedDim(), kStripKeys]. Three vectors
 // of any length divide it.
-constexpr size_t kTileKeys = 48;
+constexpr size_t kStripKeys = 48;
 // Rows of a covariance that are multiplied together.
 constexpr size_t kPanelRows = 4;
 // Covariances of larger heads are read in place.
@@ -53,14 +53,14 @@ namespace {
 void LoadTile(const ExpectedAttention& args, uint32_t first, uint32_t n,
               float* HWY_RESTRICT tile, float* HWY_RESTRICT row) {
   const size_t dim = args.head_dim;
-  std::fill(tile + dim * kTileKeys, tile + PaddedDim(dim) * kTileKeys, 0.0f);
+  std::fill(tile + dim * kStripKeys, tile + PaddedDim(dim) * kStripKeys, 0.0f);
   for (uint32_t t = 0; t < n; ++t) {
     LoadRow(args.keys, first + t, 0, dim, row);
-    for (size_t i = 0; i < dim; ++i) tile[i * kTileKeys + t] = row[i];
+    for (size_t i = 0; i < dim; ++i) tile[i * kStripKeys + t] = row[i];
   }
-  if (n == kTileKeys) return;
+  if (n == kStripKeys) return;
   for (size_t i = 0; i < dim; ++i) {
-    std::fill(tile + i * kTileKeys + n, tile + (i + 1) * kTileKeys, 0.0f);
+    std::fill(tile + i * kStripKeys + n, tile + (i + 1) * kStripKeys, 0.0f);
   }
 }
 
@@ -69,10 +69,10 @@ void AddMean(const float* HWY_RESTRICT mean, size_t dim,
              const float* HWY_RESTRICT tile, float* HWY_RESTRICT sums) {
   const RowTag d;
   const size_t lanes = hn::Lanes(d);
-  for (size_t t = 0; t < kTileKeys; t += 3 * lanes) {
+  for (size_t t = 0; t < kStripKeys; t += 3 * lanes) {
     auto a = hn::Zero(d), b = a, c = a;
     for (size_t i = 0; i < dim; ++i) {
-      const float* const keys = tile + i * kTileKeys + t;
+      const float* const keys = tile + i * kStripKeys + t;
       const auto m = hn::Set(d, mean[i]);
       a = hn::MulAdd(m, hn::LoadU(d, keys), a);
       b = hn::MulAdd(m, hn::LoadU(d, keys + lanes), b);
@@ -109,11 +109,11 @@ void AddPanel(const float* HWY_RESTRICT panel, size_t i,
   const RowTag d;
   const size_t lanes = hn::Lanes(d);
   const size_t n_columns = i + kPanelRows;
-  for (size_t t = 0; t < kTileKeys; t += 3 * lanes) {
+  for (size_t t = 0; t < kStripKeys; t += 3 * lanes) {
     auto a0 = hn::Zero(d), b0 = a0, c0 = a0, a1 = a0, b1 = a0, c1 = a0;
     auto a2 = a0, b2 = a0, c2 = a0, a3 = a0, b3 = a0, c3 = a0;
     for (size_t j = 0; j < n_columns; ++j) {
-      const float* const keys = tile + j * kTileKeys + t;
+      const float* const keys = tile + j * kStripKeys + t;
       const float* const column = panel + j * kPanelRows;
       const auto x = hn::LoadU(d, keys);
       const auto y = hn::LoadU(d, keys + lanes);
@@ -135,14 +135,14 @@ void AddPanel(const float* HWY_RESTRICT panel, size_t i,
       b3 = hn::MulAdd(v, y, b3);
       c3 = hn::MulAdd(v, z, c3);
     }
-    const float* const keys = tile + i * kTileKeys + t;
+    const float* const keys = tile + i * kStripKeys + t;
     const auto add = [&](size_t at, auto p, auto q, auto r, auto s) HWY_ATTR {
       const float* k = keys + at;
       auto sum = hn::LoadU(d, sums + t + at);
       sum = hn::MulAdd(p, hn::LoadU(d, k), sum);
-      sum = hn::MulAdd(q, hn::LoadU(d, k + kTileKeys), sum);
-      sum = hn::MulAdd(r, hn::LoadU(d, k + 2 * kTileKeys), sum);
-      sum = hn::MulAdd(s, hn::LoadU(d, k + 3 * kTileKeys), sum);
+      sum = hn::MulAdd(q, hn::LoadU(d, k + kStripKeys), sum);
+      sum = hn::MulAdd(r, hn::LoadU(d, k + 2 * kStripKeys), sum);
+      sum = hn::MulAdd(s, hn::LoadU(d, k + 3 * kStripKeys), sum);
       hn::StoreU(sum, d, sums + t + at);
     };
     add(0, a0, a1, a2, a3);
@@ -156,13 +156,13 @@ void AddOneRow(const float* HWY_RESTRICT row, size_t i, size_t dim,
                const float* HWY_RESTRICT tile, float* HWY_RESTRICT sums) {
   const RowTag d;
   const size_t lanes = hn::Lanes(d);
-  for (size_t t = 0; t < kTileKeys; t += lanes) {
+  for (size_t t = 0; t < kStripKeys; t += lanes) {
     auto a = hn::Zero(d);
     for (size_t j = 0; j < dim; ++j) {
-      a = hn::MulAdd(hn::Set(d, row[j]), hn::LoadU(d, tile + j * kTileKeys + t),
-                     a);
+      a = hn::MulAdd(hn::Set(d, row[j]),
+                     hn::LoadU(d, tile + j * kStripKeys + t), a);
     }
-    const auto k = hn::LoadU(d, tile + i * kTileKeys + t);
+    const auto k = hn::LoadU(d, tile + i * kStripKeys + t);
     hn::StoreU(hn::MulAdd(a, k, hn::LoadU(d, sums + t)), d, sums + t);
   }
 }
@@ -170,11 +170,11 @@ void AddOneRow(const float* HWY_RESTRICT row, size_t i, size_t dim,
 // Logits of the tile's keys for one query head, with its packed covariance or
 // NULL.
 void LogitsOf(const ExpectedAttention& args, uint32_t head, const float* packed,
-              const float* tile, float (&logits)[kTileKeys]) {
+              const float* tile, float (&logits)[kStripKeys]) {
   const size_t dim = args.head_dim;
   const RowTag d;
-  HWY_ALIGN float linear[kTileKeys] = {};
-  HWY_ALIGN float square[kTileKeys] = {};
+  HWY_ALIGN float linear[kStripKeys] = {};
+  HWY_ALIGN float square[kStripKeys] = {};
   AddMean(args.mean + head * args.mean_stride, dim, tile, linear);
   if (packed != nullptr) {
     for (size_t i = 0; i < dim; i += kPanelRows) {
@@ -189,7 +189,7 @@ void LogitsOf(const ExpectedAttention& args, uint32_t head, const float* packed,
   }
   const auto scale = hn::Set(d, args.scale);
   const auto half = hn::Set(d, args.scale * args.scale * 0.5f);
-  for (size_t t = 0; t < kTileKeys; t += hn::Lanes(d)) {
+  for (size_t t = 0; t < kStripKeys; t += hn::Lanes(d)) {
     const auto more = hn::Mul(half, hn::LoadU(d, square + t));
     hn::StoreU(hn::MulAdd(scale, hn::LoadU(d, linear + t), more), d,
                logits + t);
@@ -200,17 +200,17 @@ void LogitsOf(const ExpectedAttention& args, uint32_t head, const float* packed,
 void LogitsByCovariance(const ExpectedAttention& args, uint32_t n_sink) {
   const size_t dim = args.head_dim;
   float* const tile = static_cast<float*>(args.scratch);
-  float* const row = tile + PaddedDim(dim) * kTileKeys;
+  float* const row = tile + PaddedDim(dim) * kStripKeys;
   float* const packed = row + PaddedRow(dim);
   const bool packs = dim <= kMostPackedDim;
   for (uint32_t head = 0; packs && head < args.group; ++head) {
     PackCovariance(args.covariance + head * args.covariance_stride, dim,
                    packed + head * PackedFloats(dim));
   }
-  HWY_ALIGN float logits[kTileKeys];
+  HWY_ALIGN float logits[kStripKeys];
   for (uint32_t first = n_sink; first < args.n_tokens;) {
     const uint32_t n = static_cast<uint32_t>(
-        std::min<size_t>(kTileKeys, args.n_tokens - first));
+        std::min<size_t>(kStripKeys, args.n_tokens - first));
     LoadTile(args, first, n, tile, row);
     for (uint32_t head = 0; head < args.group; ++head) {
       LogitsOf(args, head, packs ? packed + head * PackedFloats(dim) : nullptr,
@@ -351,7 +351,7 @@ HWY_EXPORT(ExpectedAttentionOf);
 CheckedSize ExpectedAttentionScratchBytes(uint32_t head_dim, uint32_t group) {
   // The tile, a padded row of it, and covariances.
   const CheckedSize rows =
-      CheckedSize(kTileKeys + 1) * CheckedSize(head_dim + 16);
+      CheckedSize(kStripKeys + 1) * CheckedSize(head_dim + 16);
   const CheckedSize packed =
       CheckedSize(group) *
       CheckedSize(head_dim <= kMostPackedDim ? PackedFloats(head_dim) : 0);

@@ -31,7 +31,7 @@ struct LeftRows {
 };
 
 // Rows [begin, end) of a matrix. The number of rows is padded to kMatrixRows.
-struct RowRange {
+struct MatrixRows {
   size_t begin;
   size_t end;
 };
@@ -50,7 +50,7 @@ struct Matrix {
 // from the diagonal on, rounded down.
 template <bool kSubtracts, bool kUpper>
 void AddProducts(const LeftRows& left, const Matrix& right, size_t n_terms,
-                 RowRange range, const Matrix& to) {
+                 MatrixRows range, const Matrix& to) {
   const Doubles d;
   const size_t lanes = hn::Lanes(d);
   const size_t s = to.stride;

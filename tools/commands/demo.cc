@@ -25,7 +25,7 @@ std::vector<std::string> SimdTargets() {
 }
 
 // The command line parser fills these.
-struct Arguments {
+struct DemoArguments {
   DemoOptions options;
   uint32_t tokens = 0;
   uint32_t decode = 0;
@@ -38,7 +38,7 @@ struct Arguments {
 
 void AddDemoCommand(CLI::App& app, Action& action) {
   // Shared with the callback that the parser calls.
-  const auto args = std::make_shared<Arguments>();
+  const auto args = std::make_shared<DemoArguments>();
   DemoOptions& options = args->options;
   CLI::App* demo = app.add_subcommand("demo",
                                       "Prefills a long prompt, evicts its "

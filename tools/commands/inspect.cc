@@ -1,5 +1,6 @@
 // `kvevict inspect`: shows what this library is and can do on this machine.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 #include <string>

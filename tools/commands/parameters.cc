@@ -4,6 +4,7 @@
 #include "kvevict/experimental.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>

@@ -27,7 +27,7 @@ using nlohmann::ordered_json;
 constexpr uint32_t kDefaultQueries = 16;
 constexpr const char* kAxes[] = {"heads-tokens", "tokens-heads"};
 
-struct Arguments {
+struct ReplayArguments {
   std::vector<std::string> files, policies;
   std::vector<double> budgets;
   DumpOptions dump;
@@ -65,7 +65,7 @@ const std::vector<std::string> kDefaultPolicies = {
     "snapkv", "h2o", "tova", "streaming-llm", "keydiff", "knorm", "random"};
 const std::vector<double> kDefaultBudgets = {0.5, 0.25, 0.125, 0.0625};
 
-std::vector<Policy> AllRuns(const Arguments& args) {
+std::vector<Policy> AllRuns(const ReplayArguments& args) {
   std::vector<Policy> runs;
   for (const std::string& text :
        args.policies.empty() ? kDefaultPolicies : args.policies) {
@@ -81,8 +81,9 @@ std::vector<Policy> AllRuns(const Arguments& args) {
   return runs;
 }
 
-std::vector<Result> Evict(const Arguments& args, std::span<const Policy> runs,
-                          Replay& replay, std::vector<std::string>* left_out) {
+std::vector<Result> Evict(const ReplayArguments& args,
+                          std::span<const Policy> runs, Replay& replay,
+                          std::vector<std::string>* left_out) {
   std::vector<Result> results;
   for (const Policy& policy : runs) {
     try {
@@ -129,7 +130,7 @@ std::string Percent(double share, bool known = true) {
                                        : "-";
 }
 
-std::string About(const Arguments& args, const Dump& dump) {
+std::string About(const ReplayArguments& args, const Dump& dump) {
   const DumpLayer& first = dump.layers[0];
   const auto rows = [](const DumpRows& r) {
     return fmt::format("{} x {}", r.plane.head_dim, DtypeName(r.plane.dtype));
@@ -151,7 +152,7 @@ std::string About(const Arguments& args, const Dump& dump) {
                                        : "which the policy may have seen");
 }
 
-std::string ToText(const Arguments& args, const Dump& dump,
+std::string ToText(const ReplayArguments& args, const Dump& dump,
                    const std::vector<Result>& results,
                    const std::vector<std::string>& left_out) {
   TextTable table({{"policy", TextTable::Align::kLeft},
@@ -189,7 +190,7 @@ ordered_json Number(double value, bool known = true) {
   return known && std::isfinite(value) ? ordered_json(value) : ordered_json();
 }
 
-std::string ToJson(const Arguments& args, const Dump& dump,
+std::string ToJson(const ReplayArguments& args, const Dump& dump,
                    const std::vector<Result>& results,
                    const std::vector<std::string>& left_out) {
   const bool measured = args.replay.n_measured > 0;
@@ -307,7 +308,7 @@ void DrawPictures(const std::string& folder, uint32_t n_tokens,
   DrawHeatMaps(folder, maps);
 }
 
-std::string RunReplay(Arguments args) {
+std::string RunReplay(ReplayArguments args) {
   const TensorFiles files(args.files);
   args.dump.tokens_first = args.axes == kAxes[1];
   args.replay.rope_interleaved = args.rope == "interleaved";
@@ -341,7 +342,7 @@ std::string RunReplay(Arguments args) {
                    : ToText(args, dump, results, left_out);
 }
 
-void AddNames(CLI::App& replay, Arguments& args) {
+void AddNames(CLI::App& replay, ReplayArguments& args) {
   const auto name = [&replay](const char* option, std::string& value,
                               const char* what) {
     replay.add_option(option, value, what)->type_name("NAME");
@@ -367,7 +368,7 @@ void AddNames(CLI::App& replay, Arguments& args) {
 }  // namespace
 
 void AddReplayCommand(CLI::App& app, Action& action) {
-  const auto args = std::make_shared<Arguments>();
+  const auto args = std::make_shared<ReplayArguments>();
   CLI::App* replay = app.add_subcommand(
       "replay",
       "Evicts keys and values that an engine dumped, and tells what their "
