@@ -5,7 +5,7 @@
 
 #include "core/status.h"
 
-// These are the targets of the kernel that has the most.
+// Some kernels are compiled for AVX3_DL too, see pkg/highway.cmake.
 #define HWY_WANT_AVX3_DL
 #include "hwy/targets.h"
 

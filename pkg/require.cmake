@@ -1,6 +1,6 @@
 # kvevict_require(OPTION package...): finds what a part of the build needs besides a
 # compiler and Highway, or says how to do without that part. `criterion` is found by
-# pkg-config. Of fmt it makes the target kvevict_fmt.
+# pkg-config. Who asks for fmt gets the target kvevict_fmt, see pkg/fmt.cc.
 set(kvevict_debian_names fmt=libfmt-dev nlohmann_json=nlohmann-json3-dev
                          CLI11=libcli11-dev criterion=libcriterion-dev PkgConfig=pkg-config)
 
