@@ -271,12 +271,15 @@ Status Nvrtc::FindTarget(int sm, Target* out) const {
 }
 
 std::vector<std::string> CompileOptions(std::span<const std::string> options,
-                                        const Target& target) {
+                                        const Target& target,
+                                        int nvrtc_version) {
   // Headers that kernels share with the host contain plain functions, which
   // this option makes device functions.
   std::vector<std::string> all = {"--std=c++17",
                                   "--device-as-default-execution-space",
                                   "--gpu-architecture=" + target.name()};
+  // Leaves out CUDA's runtime API and textures, which costs 20 ms per module.
+  if (nvrtc_version >= 12040) all.push_back("--minimal");
   all.insert(all.end(), options.begin(), options.end());
   return all;
 }
@@ -293,7 +296,8 @@ Status Nvrtc::Compile(const SourceText& program,
     names.push_back(include.name);
     texts.push_back(include.text);
   }
-  const std::vector<std::string> all = CompileOptions(options, target);
+  const std::vector<std::string> all =
+      CompileOptions(options, target, version_);
   std::vector<const char*> arguments;
   arguments.reserve(all.size());
   for (const std::string& option : all) arguments.push_back(option.c_str());

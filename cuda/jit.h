@@ -108,7 +108,8 @@ class Nvrtc {
 
 // All options of a compilation. They are also part of the keys of caches.
 std::vector<std::string> CompileOptions(std::span<const std::string> options,
-                                        const Target& target);
+                                        const Target& target,
+                                        int nvrtc_version);
 
 }  // namespace kvevict::cuda
 

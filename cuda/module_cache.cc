@@ -44,7 +44,8 @@ Digest DiskKey(const SourceText& program, const Target& target,
                            KVEVICT_VERSION_PATCH, nvrtc_version}) {
     add(std::to_string(number).c_str());
   }
-  for (const std::string& option : CompileOptions(options, target)) {
+  for (const std::string& option :
+       CompileOptions(options, target, nvrtc_version)) {
     add(option.c_str());
   }
   add(program.name);
