@@ -27,6 +27,6 @@ function(kvevict_require option)
     add_library(kvevict_fmt STATIC ${PROJECT_SOURCE_DIR}/pkg/fmt.cc)
     target_include_directories(kvevict_fmt SYSTEM PUBLIC
       $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
-    target_compile_options(kvevict_fmt PRIVATE $<$<CONFIG:Release>:-O1>)
+    kvevict_optimize_less(kvevict_fmt)
   endif()
 endfunction()

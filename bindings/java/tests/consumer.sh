@@ -12,11 +12,11 @@ cp -R "$here/consumer" "$work/app"
 cd "$work"
 sed -i "s/linux_x86_64/$platform/" app/module-info.java
 if [[ $where == class ]]; then
-  javac -Xlint:all -Werror -cp "jars/$(basename "$jar")" -d plain app/consumer/App.java
+  javac -J-XX:TieredStopAtLevel=1 -Xlint:all -Werror -cp "jars/$(basename "$jar")" -d plain app/consumer/App.java
   java -cp 'jars/*:plain' consumer.App
   exit
 fi
-javac -Xlint:all -Werror -p jars -d modular app/module-info.java app/consumer/App.java
+javac -J-XX:TieredStopAtLevel=1 -Xlint:all -Werror -p jars -d modular app/module-info.java app/consumer/App.java
 if [[ $where == module ]]; then
   java -p jars:modular -m consumer/consumer.App
   exit
