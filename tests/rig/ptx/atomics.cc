@@ -23,7 +23,7 @@ void PerformAtomic(const PendingAccess& a) {
   if (kResult && a.lane != nullptr) a.lane->Set(a.instruction->slots[0], old);
 }
 
-void Issue(Lane& lane, Space space, const PendingAccess& access) {
+void Issue(Lane& lane, Space space, PendingAccess& access) {
   const Instruction& i = *access.instruction;
   InFlight& in_flight = lane.block->grid.in_flight;
   if (space != Space::kGlobal) {

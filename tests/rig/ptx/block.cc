@@ -1,8 +1,6 @@
 #include "tests/rig/ptx/block.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 
 #include "tests/rig/ptx/error.h"
 
@@ -37,15 +35,17 @@ bool WithinAny(const std::vector<Range>& ranges, uint64_t address,
 
 Block::Block(Grid& g) : grid(g), params_(g.params.begin(), g.params.end()) {
   const auto n_threads = static_cast<uint32_t>(grid.shape.block.count());
-  registers_.resize(n_threads * grid.kernel.registers.size());
+  const size_t n_registers = grid.kernel.registers.size();
+  registers_.resize(n_threads * n_registers);
+  awaited_.resize(n_threads * n_registers);
   shared_.resize(grid.kernel.dynamic_shared_begin +
                  grid.shape.dynamic_shared_bytes);
   lanes_.resize(n_threads);
   for (uint32_t t = 0; t < n_threads; ++t) {
     lanes_[t].block = this;
     lanes_[t].thread = t;
-    lanes_[t].registers = &registers_[t * grid.kernel.registers.size()];
-    lanes_[t].awaited.resize(grid.kernel.registers.size());
+    lanes_[t].registers = &registers_[t * n_registers];
+    lanes_[t].awaited = &awaited_[t * n_registers];
   }
   for (uint32_t t = 0; t < n_threads; t += 32) {
     Warp& warp = warps_.emplace_back();

@@ -1,6 +1,5 @@
 // Comparisons and choices: setp, selp.
 #include <cmath>
-#include <utility>
 
 #include "tests/rig/ptx/lanewise.h"
 #include "tests/rig/ptx/opcodes.h"

@@ -1,7 +1,6 @@
 #include "tests/rig/ptx/decoder.h"
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 
 #include "tests/rig/ptx/error.h"

@@ -27,10 +27,7 @@ InFlight::InFlight(std::mt19937_64& random)
       random_(random),
       buckets_(kBuckets, kNone),
       snapshots_(1) {
-  accesses_.resize(capacity_);
-  for (uint32_t id = capacity_; id-- > 0;) {
-    free_.push_back(static_cast<uint16_t>(id));
-  }
+  accesses_.reserve(capacity_);
 }
 
 Mark InFlight::MarkOf(const Lane& lane) {
@@ -41,6 +38,10 @@ Mark InFlight::MarkOf(const Lane& lane) {
 // ---- The list ----
 
 uint16_t InFlight::Take() {
+  if (free_.empty() && accesses_.size() < capacity_) {
+    accesses_.emplace_back();
+    return static_cast<uint16_t>(accesses_.size() - 1);
+  }
   if (free_.empty()) PerformOne();
   const uint16_t id = free_.back();
   free_.pop_back();
@@ -84,8 +85,7 @@ uint32_t InFlight::KnownTo(const Lane& lane) {
   return static_cast<uint32_t>(snapshots_.size() - 1);
 }
 
-void InFlight::Add(Lane& lane, const PendingAccess& issued) {
-  PendingAccess access = issued;
+void InFlight::Add(Lane& lane, PendingAccess& access) {
   access.mark = MarkOf(lane);
   const Instruction& i = *access.instruction;
   if (access.kind != AccessKind::kLoad && Releases(i.order)) {
@@ -108,16 +108,16 @@ void InFlight::Add(Lane& lane, const PendingAccess& issued) {
   Link(id);
 }
 
-void InFlight::AddTorn(Lane& lane, const PendingAccess& issued) {
-  PendingAccess access = issued;
+void InFlight::AddTorn(Lane& lane, PendingAccess& access) {
+  uint8_t* const at = access.at;
   uint8_t word[8];
-  std::memcpy(word, access.at, access.bytes);
+  std::memcpy(word, at, access.bytes);
   access.at = word;
   access.perform(access);
-  NoteStrongRead(lane, issued.at, issued.instruction->order,
-                 issued.instruction->scope);
+  NoteStrongRead(lane, at, access.instruction->order,
+                 access.instruction->scope);
   std::memcpy(access.operands, word, access.bytes);
-  access.at = issued.at;
+  access.at = at;
   access.perform = &PerformStore;
   access.lane = nullptr;
   access.kind = AccessKind::kStore;
@@ -127,7 +127,7 @@ void InFlight::AddTorn(Lane& lane, const PendingAccess& issued) {
 // ---- Performing ----
 
 void InFlight::Perform(uint16_t id) {
-  const PendingAccess access = accesses_[id];
+  const PendingAccess& access = accesses_[id];
   Unlink(id);
   if (access.lane != nullptr) {
     --access.lane->n_awaited;
@@ -191,10 +191,11 @@ void InFlight::Await(Lane& lane, const Instruction& i) {
 }
 
 void InFlight::Abandon(Lane& lane) {
-  for (uint16_t& waits : lane.awaited) {
-    if (waits == 0) continue;
-    PendingAccess& access = accesses_[waits - 1];
-    waits = 0;
+  const size_t n_registers = lane.block->grid.kernel.registers.size();
+  for (size_t k = 0; k < n_registers; ++k) {
+    if (lane.awaited[k] == 0) continue;
+    PendingAccess& access = accesses_[lane.awaited[k] - 1];
+    lane.awaited[k] = 0;
     if (access.kind == AccessKind::kLoad && access.lane != nullptr) {
       Unlink(static_cast<uint16_t>(&access - accesses_.data()));
     }

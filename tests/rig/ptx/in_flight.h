@@ -69,10 +69,10 @@ class InFlight {
     if (buckets_[Bucket(at)] != kNone) SettleBucket(lane, at, bytes, is_store);
   }
 
-  // Takes an access that its thread issues; `perform` to `operands` are set.
-  void Add(Lane& lane, const PendingAccess& access);
+  // Takes an access that its thread issues, and sets what `perform` to `operands` leave.
+  void Add(Lane& lane, PendingAccess& access);
   // An atomic whose scope is the block is a load and a store to other blocks.
-  void AddTorn(Lane& lane, const PendingAccess& access);
+  void AddTorn(Lane& lane, PendingAccess& access);
   // A strong load or an atomic has just read. If it acquires, what was released with
   // the value comes before the thread now.
   void NoteStrongRead(Lane& lane, const uint8_t* at, Order order, Scope scope);

@@ -1,6 +1,5 @@
 // Integer arithmetic: add sub mul mad div rem min max neg.
 #include <algorithm>
-#include <limits>
 
 #include "tests/rig/ptx/arithmetic.h"
 #include "tests/rig/ptx/error.h"

@@ -50,7 +50,7 @@ class Lane {
 
   // For each register that waits for an access, 1 + its number among those in
   // flight; and the number of such registers.
-  std::vector<uint16_t> awaited;
+  uint16_t* awaited = nullptr;
   uint32_t n_awaited = 0;
   Knowledge known;  // acquired since the last barrier
 

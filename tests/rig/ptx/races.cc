@@ -63,11 +63,15 @@ void Races::Note(const Lane& lane, const Mark& mark, const Instruction& i,
         (is_store || !cell.is_store)) {
       continue;
     }
-    line.cells[n_kept++] = cell;
+    if (n_kept != k) line.cells[n_kept] = cell;
+    ++n_kept;
   }
   const bool full = n_kept == kCells;
-  const uint64_t place = full ? random_() % kCells : n_kept;
-  line.cells[place] = {mark, &i, mask, is_store};
+  Cell& cell = line.cells[full ? random_() % kCells : n_kept];
+  cell.mark = mark;
+  cell.instruction = &i;
+  cell.bytes = mask;
+  cell.is_store = is_store;
   line.n_cells = full ? kCells : n_kept + 1;
 }
 
