@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "tests/oracle/numbers.h"
@@ -26,13 +27,25 @@ bool IsFinite(const float* key, uint32_t head_dim) {
   return square <= double{std::numeric_limits<float>::max()};
 }
 
-// The cosine of two keys by k / (|k| + 1e-8); 0 if one is not finite.
-double Cosine(const float* a, const float* b, uint32_t head_dim) {
-  if (!IsFinite(a, head_dim) || !IsFinite(b, head_dim)) return 0.0;
-  double dot = 0.0;
-  for (uint32_t i = 0; i < head_dim; ++i) dot += double{a[i]} * b[i];
-  return dot / ((Norm(std::vector<double>(a, a + head_dim)) + 1e-8) *
-                (Norm(std::vector<double>(b, b + head_dim)) + 1e-8));
+// k / (|k| + 1e-8) of every key; 0 if it is not finite.
+std::vector<double> Directions(const float* keys, uint32_t n_tokens,
+                               uint32_t head_dim) {
+  std::vector<double> all(size_t{n_tokens} * head_dim);
+  for (uint32_t t = 0; t < n_tokens; ++t) {
+    const float* key = keys + size_t{t} * head_dim;
+    if (!IsFinite(key, head_dim)) continue;
+    const double norm = Norm({key, key + head_dim}) + 1e-8;
+    for (uint32_t i = 0; i < head_dim; ++i)
+      all[size_t{t} * head_dim + i] = key[i] / norm;
+  }
+  return all;
+}
+
+double Cosine(const std::vector<double>& directions, uint32_t a, uint32_t b,
+              uint32_t head_dim) {
+  const double* of_a = &directions[size_t{a} * head_dim];
+  return std::inner_product(of_a, of_a + head_dim,
+                            &directions[size_t{b} * head_dim], 0.0);
 }
 
 // A product is a sum in the order of its elements. Each number in it is off by the
@@ -191,11 +204,11 @@ void oracle_key_filter(const float* keys, uint32_t n_tokens, uint32_t head_dim,
 
 double oracle_similarity_gap(const float* keys, uint32_t n_tokens,
                              uint32_t head_dim, double threshold) {
+  const std::vector<double> directions = Directions(keys, n_tokens, head_dim);
   double nearest = std::numeric_limits<double>::infinity();
   for (uint32_t i = 0; i < n_tokens; ++i) {
     for (uint32_t j = 0; j < i; ++j) {
-      const double cosine = Cosine(keys + size_t{i} * head_dim,
-                                   keys + size_t{j} * head_dim, head_dim);
+      const double cosine = Cosine(directions, i, j, head_dim);
       nearest = std::min(nearest, std::abs(cosine - threshold));
     }
   }
@@ -207,6 +220,7 @@ double oracle_similarity_gap(const float* keys, uint32_t n_tokens,
 // is off by twice that, and all by their sum's error.
 void oracle_redundancy(const float* keys, uint32_t n_tokens, uint32_t head_dim,
                        double threshold, double* scores, double* bounds) {
+  const std::vector<double> directions = Directions(keys, n_tokens, head_dim);
   std::vector<double> means(n_tokens);
   uint32_t n_good = 0;
   for (uint32_t i = 0; i < n_tokens; ++i) {
@@ -214,8 +228,7 @@ void oracle_redundancy(const float* keys, uint32_t n_tokens, uint32_t head_dim,
     uint32_t left_out = 0;
     for (uint32_t j = 0; j < n_tokens; ++j) {
       if (i == j) continue;
-      row[j] = Cosine(keys + size_t{i} * head_dim, keys + size_t{j} * head_dim,
-                      head_dim);
+      row[j] = Cosine(directions, i, j, head_dim);
       if (row[j] > threshold) left_out = j;
     }
     row[left_out] = 0.0;

@@ -1,6 +1,6 @@
 #include "tests/oracle/quantized.h"
 
-#include <cmath>
+#include <bit>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -8,6 +8,10 @@
 #include "tests/oracle/compact.h"
 
 namespace {
+
+double PowerOf2(int exponent) {
+  return std::bit_cast<double>(static_cast<uint64_t>(1023 + exponent) << 52);
+}
 
 // A number with so many bits of exponent and fraction; see oracle_small_float.
 double Number(uint32_t bits, int n_exponent, int n_fraction, bool finite) {
@@ -21,10 +25,10 @@ double Number(uint32_t bits, int n_exponent, int n_fraction, bool finite) {
     size = !finite && fraction == 0 ? std::numeric_limits<double>::infinity()
                                     : std::numeric_limits<double>::quiet_NaN();
   } else if (exponent == 0) {
-    size = std::ldexp(fraction, 1 - bias - n_fraction);
+    size = fraction * PowerOf2(1 - bias - n_fraction);
   } else {
     size =
-        std::ldexp((1 << n_fraction) + fraction, exponent - bias - n_fraction);
+        ((1 << n_fraction) + fraction) * PowerOf2(exponent - bias - n_fraction);
   }
   return is_negative ? -size : size;
 }

@@ -4,32 +4,26 @@
 #include <string.h>
 
 static float LoadF16(uint16_t bits) {
-  const int exponent = (bits >> 10) & 31;
-  const int fraction = bits & 1023;
-  double value;
-  if (exponent == 31) {
-    value = fraction == 0 ? INFINITY : NAN;
-  } else if (exponent == 0) {
-    value = ldexp(fraction, -24);
-  } else {
-    value = ldexp(1024 + fraction, exponent - 25);
-  }
-  return (float)((bits & 0x8000) != 0 ? -value : value);
+  const uint32_t exponent = (bits >> 10) & 31;
+  const uint32_t fraction = bits & 1023;
+  const uint32_t wide = exponent == 31 ? 255 : exponent + 112;
+  const uint32_t normal = wide << 23 | fraction << 13;
+  float value = (float)fraction * 0x1p-24f; /* if it is subnormal */
+  if (exponent != 0) memcpy(&value, &normal, sizeof value);
+  return (bits & 0x8000) != 0 ? -value : value;
 }
 
+/* Cuts off what F16 does not have. */
 static uint16_t StoreF16(float value) {
   const uint16_t sign = signbit(value) ? 0x8000 : 0;
+  const float size = fabsf(value);
   if (isnan(value)) return 0x7E00;
   if (isinf(value)) return sign | 0x7C00;
-  int exponent;
-  const double fraction = frexp(fabs((double)value), &exponent);
-  if (value == 0.0f || exponent < -23) return sign;
-  if (exponent > 16) return sign | 0x7BFF;
-  if (exponent < -13) { /* subnormal: multiples of 2^-24 */
-    return sign | (uint16_t)ldexp(fraction, exponent + 24);
-  }
-  return sign |
-         (uint16_t)((exponent + 14) << 10 | ((int)ldexp(fraction, 11) - 1024));
+  if (size >= 0x1p16f) return sign | 0x7BFF;
+  if (size < 0x1p-14f) return sign | (uint16_t)(size * 0x1p24f);
+  uint32_t bits;
+  memcpy(&bits, &size, sizeof bits);
+  return sign | (uint16_t)((bits >> 13) - (112 << 10));
 }
 
 void test_store(kvevict_dtype dtype, float value, void* element) {
