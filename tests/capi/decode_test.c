@@ -1,5 +1,4 @@
 /* Prompts and budgets of decoding loops. sequence_life_test.c has random ones. */
-#include <stdio.h>
 
 #include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"

@@ -2,7 +2,6 @@
  * target, and are scored as what their rows stand for. paged_test.c attends to them. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "kvevict/experimental.h"
 #include "tests/capi/support/contexts.h"

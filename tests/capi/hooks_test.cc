@@ -3,7 +3,6 @@
 
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <new>
 #include <stdexcept>
 

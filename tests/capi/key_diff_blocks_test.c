@@ -1,5 +1,4 @@
 /* Evictions by keydiff block after block, against the same walk in double precision. */
-#include <math.h>
 #include <stdlib.h>
 
 #include "kvevict/experimental.h"

@@ -1,6 +1,5 @@
 /* Models whose layers differ. A layer whose tokens depend on itself alone must come
  * out as in a model of equal layers. */
-#include <math.h>
 #include <stdlib.h>
 
 #include "kvevict/experimental.h"

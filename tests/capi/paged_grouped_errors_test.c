@@ -1,5 +1,4 @@
 /* KIVI-style paged caches: what usage counts, and what is refused. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

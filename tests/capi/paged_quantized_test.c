@@ -1,5 +1,4 @@
 /* Paged caches of quantized rows are written as floats. Blocks hold scales and minima. */
-#include <math.h>
 #include <stdlib.h>
 
 #include "kvevict/experimental.h"

@@ -1,6 +1,5 @@
 /* Plans with a budget for each layer: what they tell and refuse. Lives have such plans. */
 #include <math.h>
-#include <stdio.h>
 
 #include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"

@@ -1,7 +1,6 @@
 /* Evictions that fit values or merge rows: sinks, threads, and what is refused.
  * sequence_life_test.c compares them with the oracle under any policy. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "kvevict/batch.h"
 #include "kvevict/experimental.h"

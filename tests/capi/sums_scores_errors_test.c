@@ -1,6 +1,5 @@
 /* Scores that a sequence cannot keep or score by, and what drops them. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "kvevict/batch.h"
 #include "kvevict/experimental.h"

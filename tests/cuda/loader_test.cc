@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include <cstdio>
-#include <iterator>
 #include <string>
 #include <vector>
 

@@ -2,7 +2,6 @@
 // does, inside buffers of exactly the bytes that its strides reach.
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <vector>
 

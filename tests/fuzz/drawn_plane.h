@@ -3,7 +3,6 @@
 #define KVEVICT_TESTS_FUZZ_DRAWN_PLANE_H_
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <vector>
 

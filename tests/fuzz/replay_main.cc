@@ -1,7 +1,6 @@
 // Runs a fuzzer on every file of a corpus, then on random inputs from
 // KVEVICT_TEST_SEED (or 1). The input that stops it is left as a file.
 #include <csignal>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>

@@ -1,7 +1,5 @@
 #include "tests/gpu/doors.h"
 
-#include <cstring>
-
 #include "kvevict/edit.h"
 #include "kvevict/experimental.h"
 #include "tests/gpu/gpu.h"

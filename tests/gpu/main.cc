@@ -10,7 +10,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
 #include "tests/gpu/checks.h"
 #include "tests/gpu/rows.h"

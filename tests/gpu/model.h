@@ -2,7 +2,6 @@
 #ifndef KVEVICT_TESTS_GPU_MODEL_H_
 #define KVEVICT_TESTS_GPU_MODEL_H_
 
-#include <memory>
 #include <string>
 #include <vector>
 

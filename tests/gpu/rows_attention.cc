@@ -1,8 +1,6 @@
 // Attention as a model decodes: a call for each layer, in the stream's order.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "tests/gpu/rows.h"
 
 namespace kvevict::gpu::rows {

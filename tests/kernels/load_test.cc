@@ -3,7 +3,6 @@
 #include <criterion/criterion.h>
 
 #include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "tests/kernels/targets.h"

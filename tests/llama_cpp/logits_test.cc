@@ -12,20 +12,20 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "ggml_weights.h"
 #include "tests/llama_cpp/expect.h"
 #include "tests/llama_cpp/session.h"
 #include "tests/paths.h"
+#include "tests/tools/llama_synthetic.h"
 #include "tools/engine/thread_pool.h"
 #include "tools/llama/log_softmax.h"
-#include "tools/llama/model.h"
 
 namespace kvevict::tests {
 namespace {
 
+using kvevict::tools::AllLogits;
 using kvevict::tools::KlDivergence;
 using kvevict::tools::KvCache;
 using kvevict::tools::LlamaModel;
@@ -44,20 +44,6 @@ std::string ReadFile(const std::string& path) {
 
 LlamaWeights Weights(const std::string& path) {
   return kvevict::llama_cli::ReadWeights(LoadModel(path).get(), path);
-}
-
-// Logits of all tokens, [n, vocab_size], fed in chunks of at most `chunk`.
-std::vector<float> AllLogits(LlamaModel& model, const std::vector<int32_t>& ids,
-                             kvevict_dtype dtype, size_t chunk) {
-  const size_t n_vocab = model.config().vocab_size;
-  std::vector<float> logits(ids.size() * n_vocab);
-  KvCache cache(model.CacheShape(dtype, static_cast<uint32_t>(ids.size())));
-  for (size_t at = 0; at < ids.size(); at += chunk) {
-    const size_t n = std::min(chunk, ids.size() - at);
-    model.Forward(std::span(ids).subspan(at, n), static_cast<uint32_t>(at),
-                  cache, std::span(logits).subspan(at * n_vocab, n * n_vocab));
-  }
-  return logits;
 }
 
 // How far the engine's logits are from llama.cpp's on the same file.

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <initializer_list>
-#include <memory>
 #include <random>
 #include <stdexcept>
 #include <vector>

@@ -1,7 +1,6 @@
 // DefensiveKV and Layer-DefensiveKV, step by step as their authors' code computes them;
 // but the window stays, and the first stage secures no less than nothing.
 #include <algorithm>
-#include <cmath>
 
 #include "tests/oracle/preset_rules.h"
 

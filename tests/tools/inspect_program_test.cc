@@ -2,7 +2,6 @@
 #include <criterion/criterion.h>
 
 #include <algorithm>
-#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>

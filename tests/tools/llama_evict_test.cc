@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "tests/tools/llama_oracle.h"
 #include "tests/tools/llama_synthetic.h"

@@ -8,24 +8,9 @@
 #include "tests/tools/engine_test_util.h"
 #include "tests/tools/llama_oracle.h"
 #include "tests/tools/llama_synthetic.h"
-#include "tools/llama/model.h"
 
 namespace kvevict::tools {
 namespace {
-
-// Logits of all tokens, [n, vocab_size], fed in chunks of at most `chunk`.
-std::vector<float> AllLogits(LlamaModel& model, const std::vector<int32_t>& ids,
-                             kvevict_dtype dtype, size_t chunk) {
-  const size_t n_vocab = model.config().vocab_size;
-  std::vector<float> logits(ids.size() * n_vocab);
-  KvCache cache(model.CacheShape(dtype, static_cast<uint32_t>(ids.size())));
-  for (size_t at = 0; at < ids.size(); at += chunk) {
-    const size_t n = std::min(chunk, ids.size() - at);
-    model.Forward(std::span(ids).subspan(at, n), static_cast<uint32_t>(at),
-                  cache, std::span(logits).subspan(at * n_vocab, n * n_vocab));
-  }
-  return logits;
-}
 
 double MaxDifference(std::span<const float> a, std::span<const float> b) {
   double worst = 0;

@@ -1,12 +1,14 @@
-// A tiny LLaMA model with random weights.
+// A tiny LLaMA model with random weights, and the logits of any.
 #ifndef KVEVICT_TESTS_TOOLS_LLAMA_SYNTHETIC_H_
 #define KVEVICT_TESTS_TOOLS_LLAMA_SYNTHETIC_H_
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <vector>
 
-#include "tools/llama/weights.h"
+#include "tools/llama/model.h"
 
 namespace kvevict::tools {
 
@@ -84,6 +86,21 @@ inline LlamaWeights Synthetic(const SyntheticShape& s = {}) {
       s.tied ? Matrix::FromFile(kSyntheticVocab, d, weights.token_embedding)
              : matrix(kSyntheticVocab, d);
   return weights;
+}
+
+// Logits of all tokens, [n, vocab_size], fed in chunks of at most `chunk`.
+inline std::vector<float> AllLogits(LlamaModel& model,
+                                    const std::vector<int32_t>& ids,
+                                    kvevict_dtype dtype, size_t chunk) {
+  const size_t n_vocab = model.config().vocab_size;
+  std::vector<float> logits(ids.size() * n_vocab);
+  KvCache cache(model.CacheShape(dtype, static_cast<uint32_t>(ids.size())));
+  for (size_t at = 0; at < ids.size(); at += chunk) {
+    const size_t n = std::min(chunk, ids.size() - at);
+    model.Forward(std::span(ids).subspan(at, n), static_cast<uint32_t>(at),
+                  cache, std::span(logits).subspan(at * n_vocab, n * n_vocab));
+  }
+  return logits;
 }
 
 }  // namespace kvevict::tools

@@ -6,8 +6,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>

@@ -2,7 +2,6 @@
 #include <criterion/criterion.h>
 
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <span>
 #include <stdexcept>

@@ -1,8 +1,6 @@
 /* Whether a model holds what was chosen. */
 #include <math.h>
 
-#include <string.h>
-
 #include "tests/capi/support/blocks.h"
 #include "tests/capi/support/choice.h"
 #include "tests/capi/support/expect.h"

@@ -1,7 +1,5 @@
 #include "tests/capi/support/sequence_kinds.h"
 
-#include <string.h>
-
 #include "tests/capi/support/choice.h"
 #include "tests/capi/support/sequence_life.h"
 

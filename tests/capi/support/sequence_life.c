@@ -1,6 +1,5 @@
 #include "tests/capi/support/sequence_life.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 #include "kvevict/batch.h"

@@ -1,6 +1,5 @@
 #include "tests/cuda/gates/ptxas_log.h"
 
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <sstream>

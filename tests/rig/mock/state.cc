@@ -1,7 +1,5 @@
 #include "tests/rig/mock/state.h"
 
-#include <algorithm>
-
 namespace kvevict::mock {
 
 State& TheState() {
