@@ -1,6 +1,7 @@
-/* Criterion starts libgit2 for every case, which then reads the system's
- * certificates, two thirds of a short case's time. It is for differences of files,
- * which no case asks for. These take the place of libgit2's functions. */
+/* Criterion starts libgit2 in the process of every case, and libgit2 then reads all
+ * of the system's certificates. In a short case that takes most of the time.
+ * Criterion needs it only to show how two files differ, which no case asks for. So
+ * these functions take the place of libgit2's. */
 int git_libgit2_init(void);
 int git_libgit2_shutdown(void);
 

@@ -68,8 +68,8 @@ class Block {
                 uint32_t bytes);
 
   uint64_t index_ = 0;
-  std::vector<uint64_t> registers_;  // of all lanes, and so is `awaited_`
-  std::vector<uint16_t> awaited_;
+  std::vector<uint64_t> registers_;  // of all lanes
+  std::vector<uint16_t> awaited_;    // of all lanes
   std::vector<uint8_t> shared_;
   std::vector<uint8_t> params_;
   std::vector<Lane> lanes_;

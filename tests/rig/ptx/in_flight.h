@@ -69,7 +69,8 @@ class InFlight {
     if (buckets_[Bucket(at)] != kNone) SettleBucket(lane, at, bytes, is_store);
   }
 
-  // Takes an access that its thread issues, and sets what `perform` to `operands` leave.
+  // Takes an access that its thread issues. The caller has set the members that say
+  // what it does; this sets the others.
   void Add(Lane& lane, PendingAccess& access);
   // An atomic whose scope is the block is a load and a store to other blocks.
   void AddTorn(Lane& lane, PendingAccess& access);
