@@ -1,5 +1,5 @@
-// The CPU's implementation of the backend table: memory here, operations in the
-// other files of this folder.
+// The CPU's implementation of the backend table: memory, and what operations
+// share. The operations are in the other files of this folder.
 #include "core/backend.h"
 
 #include <cstring>
@@ -39,6 +39,28 @@ CheckedSize GroupRowsBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
   return (CheckedSize(g.n_q_heads / g.n_kv_heads) * CheckedSize(n_tokens) *
           CheckedSize(sizeof(float)))
       .AlignUp(kCacheLine);
+}
+
+CheckedSize QueryTableBytes(uint32_t n_rows) {
+  return (CheckedSize(n_rows) * CheckedSize(sizeof(int32_t)))
+      .AlignUp(kCacheLine);
+}
+
+RowSource SourceOf(const QueryRows& queries, int32_t* table) {
+  RowSource rows = queries.rows.Source();
+  const uint32_t n_before_end = queries.ring_rows - queries.first_row;
+  if (queries.n_rows <= n_before_end) {
+    rows.base += int64_t{queries.first_row} * rows.row_stride;
+    return rows;
+  }
+  for (uint32_t w = 0; w < queries.n_rows; ++w) {
+    table[w] = static_cast<int32_t>(w < n_before_end ? queries.first_row + w
+                                                     : w - n_before_end);
+  }
+  rows.block_size = 1;
+  rows.block_table = table;
+  rows.block_stride = rows.row_stride;
+  return rows;
 }
 
 }  // namespace cpu

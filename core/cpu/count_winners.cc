@@ -3,7 +3,7 @@
 #include <array>
 
 #include "core/cpu/cpu.h"
-#include "core/cpu/list_keys.h"
+#include "core/cpu/select.h"
 #include "core/kernels/topk.h"
 
 namespace kvevict::cpu {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "core/cpu/cpu.h"
-#include "core/cpu/list_keys.h"
+#include "core/cpu/select.h"
 #include "core/kernels/similarity.h"
 #include "core/kernels/topk.h"
 #include "core/view/view.h"

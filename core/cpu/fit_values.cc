@@ -21,7 +21,7 @@ Attention RowsOf(const kvevict_layer_geometry& g, const Policy& policy) {
   return rows;
 }
 
-ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
+ScratchNeeds ScratchOfFit(const Context& context, const LayerSize& size) {
   return SharesOf(context,
                   QueryTableBytes(FitRows(size.policy)) +
                       FitScratchBytes(RowsOf(size.geometry, size.policy),
@@ -72,6 +72,6 @@ Status Run(const Context& context, Stream, const FitArgs& args) {
 
 }  // namespace
 
-const Op<FitArgs> kOp_fit_values = {Run, ScratchBytes};
+const Op<FitArgs> kOp_fit_values = {Run, ScratchOfFit};
 
 }  // namespace kvevict::cpu

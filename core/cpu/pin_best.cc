@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "core/cpu/cpu.h"
-#include "core/cpu/list_keys.h"
+#include "core/cpu/select.h"
 
 namespace kvevict::cpu {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/cpu/cpu.h"
-#include "core/cpu/list_keys.h"
+#include "core/cpu/select.h"
 #include "core/kernels/best_share.h"
 
 namespace kvevict::cpu {

@@ -213,16 +213,17 @@ Status FitKept(const EvictCall& call);
 uint32_t CountWeakFits(const EvictCall& call, const LayerOutcome& layer,
                        const ListCounts& before, const ListCounts& after);
 
-// stages.cc: chooses slots and moves the rows that stay.
+// run.cc: chooses slots and moves the rows that stay. MoveOf() is the job that
+// moves a layer's rows.
 Status Run(EvictCall& call);
+MoveJob MoveOf(const EvictCall& call, const LayerOutcome& layer,
+               const KeepLists& keep);
 
 // destinations.cc: copies rows that stay into other caches.
 Status CheckDestinations(EvictCall& call);
-MoveJob MoveOf(const EvictCall& call, const LayerOutcome& layer,
-               const KeepLists& keep);
-// Layers whose rows move: those that lose tokens first. With destinations all
-// other layers follow.
-std::span<LayerEviction> Moving(const EvictCall& call);
+
+// evict.cc: reports what every list has kept.
+void FillReport(const EvictCall& call);
 
 // undo.cc: saves rows before they are evicted.
 // The first refuses policies that change rows that stay.
@@ -234,12 +235,6 @@ Status SaveRows(const EvictCall& call);
 // block_tables.cc: drops blocks from tables; rows stay in their blocks.
 Status CheckTables(EvictCall& call);
 Status DropBlocks(const EvictCall& call);
-
-// report.cc: reports a layer's lists. A layer whose cache is that of an earlier
-// one adds nothing to the totals.
-void ReportLayer(const EvictCall& call, uint32_t layer,
-                 const ListCounts& before, const ListCounts& after);
-void FillReport(const EvictCall& call);
 
 }  // namespace kvevict
 

@@ -154,7 +154,9 @@ Status CheckSignal(EvictCall& call) {
       status =
           FindInputs(call.plan, of_plan, layer.n_tokens, inputs, &layer.score);
     }
-    if (status.ok()) status = CheckChunkRows(call, layer.layer);
+    if (status.ok() && HasChunks(call.policy)) {
+      status = CheckChunkRows(call, layer.layer);
+    }
     if (status.ok()) status = CheckMarks(call, layer);
     if (!status.ok()) return Prefixed(status, "layer %u: ", of_plan.number);
     if (by_queries) KV_RETURN_IF_ERROR(FindQueryRows(call, &layer));

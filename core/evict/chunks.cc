@@ -121,7 +121,7 @@ Status ShareOverChunks(const EvictCall& call, const LayerOutcome& layer) {
 // from their first slot.
 Status CheckChunkRows(const EvictCall& call, uint32_t layer) {
   const kvevict_view& view = call.views()[layer];
-  if (!HasChunks(call.policy) || !call.plan.ReadsRows()) return Status();
+  if (!call.plan.ReadsRows()) return Status();
   const uint32_t chunk = call.policy.chunk;
   const uint32_t number = call.plan.layer(layer).number;
   if (view.block_size != 0 && chunk % view.block_size != 0) {
@@ -144,17 +144,15 @@ size_t Group::CountAsLong() const {
   return n;
 }
 
-void Group::Enter(uint32_t next) {
-  const Policy& policy = call.policy;
+uint32_t Group::CountChunks() const {
+  return Chunks(call.policy, layers.front().n_tokens).Count();
+}
+
+void Group::EnterChunk(uint32_t next) {
   chunk = next;
-  loses = !HasChunks(policy);
+  loses = false;
   for (LayerEviction& layer : layers) {
-    const Chunks chunks(policy, layer.n_tokens);
-    if (chunk == 0) {
-      layer.score.slots = call.slots.DevicePositions(layer.layer);
-      layer.score.keep = call.slots.DeviceNext(layer.layer, layer.n_keep);
-    }
-    if (!HasChunks(policy)) continue;
+    const Chunks chunks(call.policy, layer.n_tokens);
     ChunkedLayer& chunked = call.chunked_layers()[layer.layer];
     if (chunk == 0) chunked.whole = layer.score;
     const uint32_t first = chunks.BeginOf(chunk);
@@ -170,8 +168,7 @@ void Group::Enter(uint32_t next) {
   }
 }
 
-KeepLists Group::KeepOf(const LayerEviction& layer) const {
-  if (!HasChunks(call.policy)) return layer.keep;
+KeepLists Group::KeepOfChunk(const LayerEviction& layer) const {
   const std::span<const uint32_t> ends = call.chunk_ends(layer.layer);
   const uint32_t begin = chunk == 0 ? 0 : ends[chunk - 1];
   KeepLists keep = layer.keep;
@@ -180,10 +177,8 @@ KeepLists Group::KeepOf(const LayerEviction& layer) const {
   return keep;
 }
 
-Forced Group::MustStay() const {
+Forced Group::MustStayInChunk() const {
   Forced forced = call.forced;
-  forced.n_sink = call.SinkOf(layers.front().layer);
-  if (!HasChunks(call.policy)) return forced;
   const Chunks chunks(call.policy, layers.front().n_tokens);
   forced.n_sink = chunks.SinkOf(chunk);
   forced.n_recent = chunks.RecentOf(chunk);

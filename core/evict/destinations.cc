@@ -120,41 +120,4 @@ Status CheckDestinations(EvictCall& call) {
   return CheckApart("layers", caches);
 }
 
-// Copies to the destination, or moves rows down in place.
-MoveJob MoveOf(const EvictCall& call, const LayerOutcome& layer,
-               const KeepLists& keep) {
-  const uint32_t l = layer.layer;
-  MoveJob job;
-  job.view = &call.views()[l];
-  job.tokens = call.slots.DeviceTokens(l);
-  job.keep = keep;
-  if (call.HasDestinations()) {
-    job.destination = &call.TargetOf(layer);
-    job.change = ChangeOf(call.views()[l], call.TargetOf(layer));
-    return job;
-  }
-  job.shared_companions = call.Cache(l).shared_companions;
-  job.merge = call.plan.merge();
-  job.StayWhereRecent();
-  return job;
-}
-
-std::span<LayerEviction> Moving(const EvictCall& call) {
-  if (!call.HasDestinations()) return call.active;
-  const std::span<LayerEviction> all = call.evictions();
-  size_t n = call.active.size();
-  for (const LayerOutcome& layer : call.layers) {
-    if (layer.loses || layer.owner != layer.layer || layer.n_tokens == 0) {
-      continue;
-    }
-    const ListCounts tokens = call.slots.DeviceTokens(layer.layer);
-    all[n] = LayerEviction(layer);
-    all[n++].move =
-        MoveOf(call, layer,
-               KeepLists::Packed(nullptr, call.plan.layer(layer.layer).n_lists,
-                                 tokens));
-  }
-  return all.first(n);
-}
-
 }  // namespace kvevict

@@ -83,7 +83,7 @@ Status FitKept(const EvictCall& call) {
 
 uint32_t CountWeakFits(const EvictCall& call, const LayerOutcome& layer,
                        const ListCounts& before, const ListCounts& after) {
-  if (!FitsValues(call.policy) || !layer.loses) return 0;
+  if (!layer.loses) return 0;
   const PlanLayer& of_plan = call.plan.layer(layer.layer);
   const kvevict_layer_geometry& g = of_plan.geometry;
   const uint64_t n_queries =

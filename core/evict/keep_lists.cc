@@ -4,13 +4,6 @@
 
 namespace kvevict {
 
-int32_t SlotPositions::PositionOf(uint32_t list, uint32_t slot) const {
-  slot += first;
-  const uint32_t n_listed = n_kept.Of(list);
-  if (slot < n_listed) return kept[uint64_t{list} * n_kept.most + slot];
-  return static_cast<int32_t>(tail_position + (slot - n_listed));
-}
-
 int64_t SlotPositions::SlotOf(uint32_t list, int32_t position,
                               uint32_t n_tokens) const {
   int64_t slot = int64_t{position} - tail_position + n_kept.Of(list);

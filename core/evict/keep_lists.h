@@ -56,7 +56,12 @@ struct SlotPositions {
   uint32_t tail_position = 0;  // position of slot n_kept
   uint32_t first = 0;
 
-  int32_t PositionOf(uint32_t list, uint32_t slot) const;
+  int32_t PositionOf(uint32_t list, uint32_t slot) const {
+    slot += first;
+    const uint32_t n_listed = n_kept.Of(list);
+    if (slot < n_listed) return kept[uint64_t{list} * n_kept.most + slot];
+    return static_cast<int32_t>(tail_position + (slot - n_listed));
+  }
   // The slot that holds `position` among n_tokens slots, or -1.
   int64_t SlotOf(uint32_t list, int32_t position, uint32_t n_tokens) const;
   // The first of n_tokens slots whose position is `position` or later, or

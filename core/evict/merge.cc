@@ -5,10 +5,6 @@
 
 namespace kvevict {
 
-Merge MergeOf(const Policy& policy) {
-  return {policy.merge, policy.merge_threshold, policy.merge_fraction};
-}
-
 Status ValidateMerge(const Merge& merge) {
   const auto rule = static_cast<int>(merge.rule);
   if (rule < 0 || rule > KVEVICT_MERGE_WEIGHTED) {

@@ -21,7 +21,9 @@ struct Merge {
   }
 };
 
-Merge MergeOf(const Policy& policy);
+inline Merge MergeOf(const Policy& policy) {
+  return {policy.merge, policy.merge_threshold, policy.merge_fraction};
+}
 
 // Checks the rule and its numbers. Messages name them by their keys.
 Status ValidateMerge(const Merge& merge);

@@ -6,24 +6,24 @@
 namespace kvevict {
 namespace {
 
-constexpr size_t kAlignment = 64;  // of each part, counted from the start
+constexpr size_t kSavedAlignment = 64;  // of each part, counted from the start
 
 CheckedSize CountBytes(const SavedLayer& layer) {
   const size_t n = layer.lists_differ ? layer.n_lists : 0;
-  return CheckedSize(n * sizeof(uint32_t)).AlignUp(kAlignment);
+  return CheckedSize(n * sizeof(uint32_t)).AlignUp(kSavedAlignment);
 }
 
 CheckedSize SlotBytes(const SavedLayer& layer) {
   return (CheckedSize(layer.n_lists) *
           (CheckedSize(layer.n_rows) + CheckedSize(1)) *
           CheckedSize(sizeof(int32_t)))
-      .AlignUp(kAlignment);
+      .AlignUp(kSavedAlignment);
 }
 
 CheckedSize PlaneBytes(const SavedLayer& layer, const kvevict_plane& plane) {
   return (CheckedSize(layer.n_rows) * CheckedSize(layer.view.n_kv_heads) *
           CheckedSize(RowBytes(plane)))
-      .AlignUp(kAlignment);
+      .AlignUp(kSavedAlignment);
 }
 
 // The plane of the same rows, packed from `address`.

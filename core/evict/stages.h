@@ -43,51 +43,35 @@ struct Group {
   std::span<uint8_t> scratch() const {
     return call.Scratch(call.layout.scratch);
   }
-  // True if no stage runs between shaping and selection. One operation then
-  // does both.
+  // True if nothing runs between shaping and selection. One operation then does
+  // both.
   bool ShapesAndSelects() const;
 
-  // chunks.cc
-  size_t CountAsLong() const;
-  void Enter(uint32_t next);
-  KeepLists KeepOf(const LayerEviction& layer) const;
-  // The slots of the current chunk that must stay.
-  Forced MustStay() const;
   // Arguments of selections.
   HeadSplit Split() const;
   SelectArgs ArgsFor(Jobs<SelectJob> jobs, const HeadSplit& heads) const;
+  // The slots of the current chunk that must stay, and what it keeps.
+  Forced MustStay() const;
+  KeepLists KeepOf(const LayerEviction& layer) const;
+
+  // chunks.cc: if the policy has chunks.
+  size_t CountAsLong() const;  // layers at the front that are equally long
+  uint32_t CountChunks() const;
+  void EnterChunk(uint32_t next);
+  Forced MustStayInChunk() const;
+  KeepLists KeepOfChunk(const LayerEviction& layer) const;
 };
 
-// A stage runs if takes_part(plan), and only for groups whose tokens are ranked
-// unless `always`.
-struct Stage {
-  bool (*takes_part)(const Plan& plan);
-  Status (*run)(Group& group);
-  // The scratch for n_layers with up to n_tokens at a time. Null if it needs
-  // none.
-  ScratchNeeds (*scratch)(const Plan& plan, uint32_t n_layers,
-                          uint32_t n_tokens) = nullptr;
-  bool always = false;  // runs also if nothing is ranked
+// The lists of stages.
+enum class StageList {
+  kScore,    // computes scores by the policy's signal
+  kAdjust,   // changes scores
+  kContest,  // of all layers at once
+  kSelect
 };
 
-// The stages in the order in which they run. Each is defined in the file named
-// here.
-extern const Stage kScore;               // score_stages.cc
-extern const Stage kPinBest;             // select_stages.cc
-extern const Stage kApplyWeights;        // score_stages.cc
-extern const Stage kSubtractRedundancy;  // score_stages.cc
-extern const Stage kStandardize;         // score_stages.cc
-extern const Stage kAddLeverage;         // score_stages.cc
-extern const Stage kSecureMass;          // score_stages.cc
-extern const Stage kScaleByBestShare;    // select_stages.cc
-extern const Stage kSecureValues;        // select_stages.cc
-extern const Stage kDraw;                // score_stages.cc
-extern const Stage kReduce;              // score_stages.cc
-extern const Stage kCountWinners;        // select_stages.cc
-extern const Stage kRescueBlocks;        // select_stages.cc
-extern const Stage kDiversifyBlocks;     // select_stages.cc
-extern const Stage kSelect;              // select_stages.cc
-extern const Stage kMeasureMass;         // select_stages.cc
+// Runs, in order, the stages of a list that take part.
+Status RunStages(StageList list, Group& group);
 
 // The most scratch that any stage which takes part needs, among those that work
 // on scores or those of selection.

@@ -35,8 +35,7 @@ void LentMemory::End() {
   borrowed_ = nullptr;
 }
 
-Status LentMemory::CheckIsThere() const {
-  if (is_there_) return Status();
+Status LentMemory::NotThere() {
   return InvalidArgument(
       "the sequence has no query memory: call "
       "kvevict_sequence_begin_observing() first");

@@ -23,11 +23,13 @@ class LentMemory {
   // Uses the caller's memory until End(). NULL: allocates from the context.
   Status Begin(void* memory, size_t memory_bytes, CheckedSize needed);
   void End();
-  Status CheckIsThere() const;
+  Status CheckIsThere() const { return is_there_ ? Status() : NotThere(); }
   bool is_there() const { return is_there_; }
   uint8_t* data() const { return data_; }
 
  private:
+  static Status NotThere();
+
   const Context& context_;
   bool is_there_ = false;
   uint8_t* data_ = nullptr;

@@ -185,19 +185,6 @@ bool BlocksMeetRows(const BlockGrid& a, const BlockGrid& rows, Effort* effort,
 
 }  // namespace
 
-PlaneAxes AxesOf(const LayerCache& cache, const kvevict_plane& plane,
-                 int64_t n_blocks) {
-  const kvevict_view& view = *cache.view;
-  if (IsRecent(plane)) return {plane, view.n_kv_heads, cache.n_recent};
-  PlaneAxes axes(view, plane, cache.tokens.most, n_blocks);
-  if (view.block_size == 0 && view.ring_slots == 0 && !cache.IsEmpty()) {
-    const uint32_t first = RowOfSlot(plane, cache.first_slot);
-    axes.data += uint64_t{first} * plane.token_stride_bytes;
-    axes.tokens.n -= first;
-  }
-  return axes;
-}
-
 BlockGrid::BlockGrid(const LayerCache& cache, const kvevict_plane& plane)
     : Grid(AxesOf(cache, plane, 1)) {
   Merge();

@@ -23,10 +23,6 @@ class Effort {
   uint32_t left_;
 };
 
-// The axes along which the slots of a cache lie in n_blocks blocks of a plane.
-PlaneAxes AxesOf(const LayerCache& cache, const kvevict_plane& plane,
-                 int64_t n_blocks);
-
 // The same grid in some blocks. Block `number` is number * block_stride further
 // on.
 struct BlockGrid : Grid {

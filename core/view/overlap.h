@@ -8,6 +8,7 @@
 #include "core/evict/keep_lists.h"
 #include "core/status.h"
 #include "core/view/block_numbers.h"
+#include "core/view/extent.h"
 
 namespace kvevict {
 
@@ -65,6 +66,10 @@ struct LayerCache {
 LayerCache CacheOf(const kvevict_view& view, uint32_t number,
                    const ListCounts& tokens, bool on_host,
                    uint32_t first_slot = 0);
+
+// The axes along which the slots of a cache lie in n_blocks blocks of a plane.
+PlaneAxes AxesOf(const LayerCache& cache, const kvevict_plane& plane,
+                 int64_t n_blocks);
 
 // Whether two views are the same cache, plane by plane and block by block.
 bool AreOne(const kvevict_view& a, const kvevict_view& b);

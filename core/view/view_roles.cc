@@ -11,24 +11,6 @@
 namespace kvevict {
 namespace {
 
-// What a role refers to.
-struct RoleInfo {
-  const char* name;
-  const char* rows_name;
-  kvevict_plane kvevict_view::*rows;
-  enum { kScale, kMinimum, kRecent } part;
-};
-constexpr RoleInfo kRoles[] = {
-    {"none", "", nullptr, RoleInfo::kScale},
-    {"key_scale", "k", &kvevict_view::k, RoleInfo::kScale},
-    {"key_minimum", "k", &kvevict_view::k, RoleInfo::kMinimum},
-    {"value_scale", "v", &kvevict_view::v, RoleInfo::kScale},
-    {"value_minimum", "v", &kvevict_view::v, RoleInfo::kMinimum},
-    {"key_recent", "k", &kvevict_view::k, RoleInfo::kRecent},
-    {"value_recent", "v", &kvevict_view::v, RoleInfo::kRecent},
-    {"bias", "k", nullptr, RoleInfo::kScale},
-};
-
 // Checks a companion whose rows are as long as those it belongs to, and packed.
 Status CheckRowsOf(const RoleInfo& role, const kvevict_plane& plane,
                    const kvevict_plane& rows) {
@@ -195,67 +177,6 @@ Status CheckRoles(const kvevict_view& view) {
   return InvalidArgument(
       "companions: %s is recent, but %s is not: both must be, or neither",
       has_keys ? "k" : "v", has_keys ? "v" : "k");
-}
-
-const kvevict_plane* FindRole(const kvevict_view& view, kvevict_role role) {
-  for (uint32_t i = 0; i < view.n_companions; ++i) {
-    if (view.companions[i].role == role) return &view.companions[i];
-  }
-  return nullptr;
-}
-
-Status CheckScales(const kvevict_view& view, bool reads_keys,
-                   bool reads_values) {
-  const auto check = [&](kvevict_role role) {
-    const RoleInfo& of = kRoles[role];
-    const DTypeInfo& info = InfoOf(static_cast<DType>((view.*of.rows).dtype));
-    if (info.scale != Scale::kNeeded || FindRole(view, role) != nullptr) {
-      return Status();
-    }
-    return InvalidArgument(
-        "companions: none has role %s, without which %s.dtype %s cannot be "
-        "read",
-        of.name, of.rows_name, info.name);
-  };
-  if (reads_keys) KV_RETURN_IF_ERROR(check(KVEVICT_ROLE_KEY_SCALE));
-  return reads_values ? check(KVEVICT_ROLE_VALUE_SCALE) : Status();
-}
-
-// The companion with that part of one of a valid view's planes.
-static const kvevict_plane* FindPart(const kvevict_view& view,
-                                     const kvevict_plane& plane, int part) {
-  for (uint32_t i = 0; i < view.n_companions; ++i) {
-    const RoleInfo& role = kRoles[view.companions[i].role];
-    if (role.rows == nullptr || &(view.*role.rows) != &plane) continue;
-    if (role.part == part) return &view.companions[i];
-  }
-  return nullptr;
-}
-
-const kvevict_plane* FindNumbers(const kvevict_view& view,
-                                 const kvevict_plane& plane, bool minimum) {
-  return FindPart(view, plane, minimum ? RoleInfo::kMinimum : RoleInfo::kScale);
-}
-
-const kvevict_plane* FindRecent(const kvevict_view& view,
-                                const kvevict_plane& plane) {
-  return FindPart(view, plane, RoleInfo::kRecent);
-}
-
-uint32_t FirstRecent(const kvevict_view& view) {
-  for (uint32_t i = 0; i < view.n_companions; ++i) {
-    if (IsRecent(view.companions[i])) return view.first_recent;
-  }
-  return UINT32_MAX;
-}
-
-RowChange GroupedRows(const kvevict_view& view) {
-  const auto is_grouped = [&](kvevict_role role) {
-    const kvevict_plane* const scale = FindRole(view, role);
-    return scale != nullptr && scale->group_tokens != 0;
-  };
-  return {is_grouped(KVEVICT_ROLE_KEY_SCALE),
-          is_grouped(KVEVICT_ROLE_VALUE_SCALE)};
 }
 
 Status CheckMovesByRow(const kvevict_view& view) {

@@ -23,7 +23,7 @@ void SplitGeometric(const Split& in, uint32_t* budgets, uint32_t n_layers) {
     for (uint32_t l = 0; l < n_layers; ++l) {
       share[l] = full[l] ? 0 : weight;
       sum += share[l];
-      if (!full[l]) weight *= in.policy.alpha;
+      if (!full[l]) weight *= oracle_own(&in.policy, "alpha")->value;
     }
     for (long double& s : share) s = s * total / sum;
     for (uint32_t l = 0; l < n_layers; ++l) {

@@ -45,7 +45,6 @@ void ForEachField(const Visitor& on, Values& p) {
   on.Word("over", p.over);
   on.Word("tie", p.tie);
   on.Word("split", p.split);
-  on.Number("alpha", p.alpha);
   on.Number("beta", p.beta);
   on.Number("tau1", p.tau1);
   on.Number("tau2", p.tau2);
@@ -202,20 +201,14 @@ void ReadOwn(const kvevict_policy* policy, const std::string& name,
   row.struct_size = sizeof(row);
   for (uint32_t i = 0;
        kvevict_parameter_at(name.c_str(), i, &row) == KVEVICT_OK; ++i) {
-    const bool is_count = row.type == KVEVICT_PARAMETER_COUNT;
-    if (HasField(row.key) ||
-        (!is_count && row.type != KVEVICT_PARAMETER_NUMBER)) {
+    if (HasField(row.key) || (row.type != KVEVICT_PARAMETER_COUNT &&
+                              row.type != KVEVICT_PARAMETER_NUMBER)) {
       continue;
     }
     if (p.n_own == std::size(p.own)) Fail(row.key);
     double value = 0.0;
     Reader{policy}.Number(row.key, value);
-    // Above an excluded bound by less than matters.
-    const double least =
-        row.excludes_least != 0
-            ? std::nextafter(row.least, std::numeric_limits<double>::infinity())
-            : row.least;
-    p.own[p.n_own++] = {row.key, value, least, row.most, is_count};
+    p.own[p.n_own++] = {row.key, value};
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "kvevict/kvevict.h"
 
@@ -90,11 +91,10 @@ enum {
 // A number that has no field of its own.
 typedef struct oracle_number {
   const char* key;
-  double value, least, most;
-  bool is_count;
+  double value;
 } oracle_number;
 
-// A field for each parameter that tests know: numbers and flags as they are, a word as its place in
+// A field for most parameters: numbers and flags as they are, a word as its place in
 // the row, a count or share and a pooling as two fields. A field that the policy
 // does not have is at the library's default.
 typedef struct oracle_policy {
@@ -117,7 +117,6 @@ typedef struct oracle_policy {
   kvevict_reduce over;
   kvevict_tie tie;
   int split;
-  double alpha;
   uint32_t beta;
   double tau1, tau2, lazy;
   uint64_t seed;
@@ -157,13 +156,22 @@ typedef struct oracle_policy {
   uint32_t rescue;
   int anchor;
   double diverse_mass;
-  oracle_number own[4];  // the numbers of this policy without a field
+  oracle_number own[8];  // the numbers of this policy without a field
   uint32_t n_own;
   bool reads_positions;  // see KVEVICT_INPUT_POSITIONS
 } oracle_policy;
 
 // Ends the process if the policy is NULL.
 oracle_policy oracle_policy_of(const kvevict_policy* policy);
+
+// A number without a field; NULL if the policy has none with this key.
+static inline const oracle_number* oracle_own(const oracle_policy* policy,
+                                              const char* key) {
+  for (uint32_t i = 0; i < policy->n_own; ++i) {
+    if (strcmp(policy->own[i].key, key) == 0) return &policy->own[i];
+  }
+  return NULL;
+}
 
 // The values of a policy text, which must be right.
 oracle_policy oracle_policy_from(const char* text);

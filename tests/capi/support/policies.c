@@ -1,5 +1,4 @@
 #include "tests/capi/support/policies.h"
-#include "kvevict/experimental.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -77,7 +76,7 @@ void test_random_word(test_random* random, const char* words, char* out) {
   out[length] = 0;
 }
 
-static void SetAtRandom(test_random* random, const kvevict_parameter_info* row,
+void test_set_at_random(test_random* random, const kvevict_parameter_info* row,
                         kvevict_policy* policy) {
   char text[40];
   switch (row->type) {
@@ -156,7 +155,7 @@ kvevict_policy* test_random_policy(test_random* random) {
     EXPECT_OK(kvevict_policy_create(drawn->name, &policy));
     for (uint32_t i = 0; i < drawn->n_rows; ++i) {
       if (test_random_below(random, OneIn(drawn->rows[i].key)) == 0) {
-        SetAtRandom(random, &drawn->rows[i], policy);
+        test_set_at_random(random, &drawn->rows[i], policy);
       }
     }
     if (kvevict_policy_validate(policy) == KVEVICT_OK) return Own(policy);

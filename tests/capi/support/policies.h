@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "kvevict/kvevict.h"
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/random.h"
 #include "tests/oracle/policy_values.h"
@@ -29,6 +29,10 @@ kvevict_policy* test_policy_copy(const kvevict_policy* policy);
 /* A random valid policy of any kind with parameters that the library lists. It
  * lives as long as the process. */
 kvevict_policy* test_random_policy(test_random* random);
+
+/* Sets a parameter to a value of its range. */
+void test_set_at_random(test_random* random, const kvevict_parameter_info* row,
+                        kvevict_policy* policy);
 
 /* One of "this|that", which fits TEST_VALUE_TEXT. */
 void test_random_word(test_random* random, const char* words, char* out);

@@ -14,7 +14,8 @@
 
 /* ---- Policies ---- */
 
-/* Numbers that parameters are drawn from. Other words and flags are all drawn. */
+/* Numbers that parameters are drawn from. Other words and flags are all drawn, and
+ * numbers for which oracle_policy has no field are drawn from their range. */
 static const struct {
   const char *key, *values;
 } kNumbers[] = {{"sink", "0|3|5"},
@@ -61,13 +62,20 @@ void test_draw_scoring(const char* kind, const char* more, test_random* random,
                          : ",",
              more);
     EXPECT_OK(kvevict_policy_create(text, &policy));
+    const oracle_policy numbers = oracle_policy_of(policy);
     kvevict_parameter_info row = {.struct_size = sizeof row};
     for (uint32_t i = 0; kvevict_parameter_at(kind, i, &row) == KVEVICT_OK;
          ++i) {
       const char* const values = ValuesOf(&row);
       char value[TEST_VALUE_TEXT];
-      if (values == NULL || strstr(text, row.key) != NULL) continue;
-      if (test_random_below(random, 4) != 0) continue;
+      if ((values == NULL && oracle_own(&numbers, row.key) == NULL) ||
+          strstr(text, row.key) != NULL || test_random_below(random, 4) != 0) {
+        continue;
+      }
+      if (values == NULL) {
+        test_set_at_random(random, &row, policy);
+        continue;
+      }
       test_random_word(random, values, value);
       EXPECT_OK(kvevict_policy_set(policy, row.key, value));
     }

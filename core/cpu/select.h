@@ -1,6 +1,6 @@
 // The keys by which lists are selected.
-#ifndef KVEVICT_CORE_CPU_LIST_KEYS_H_
-#define KVEVICT_CORE_CPU_LIST_KEYS_H_
+#ifndef KVEVICT_CORE_CPU_SELECT_H_
+#define KVEVICT_CORE_CPU_SELECT_H_
 
 #include <cstdint>
 
@@ -40,4 +40,4 @@ void MakeKeysAndCount(const Context& context, const SelectArgs& args);
 
 }  // namespace kvevict::cpu
 
-#endif  // KVEVICT_CORE_CPU_LIST_KEYS_H_
+#endif  // KVEVICT_CORE_CPU_SELECT_H_
