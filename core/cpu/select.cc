@@ -11,7 +11,7 @@
 namespace kvevict::cpu {
 namespace {
 
-// Gives slots that must stay the key that no score has.
+// Gives slots that must stay the highest key, above that of +infinity.
 void ForceKeys(const Forced& forced, SlotBlocks blocks,
                const SlotPositions& slots, uint32_t list, uint32_t n_tokens,
                uint32_t* keys) {

@@ -25,7 +25,7 @@ void ForEachList(const Context& context, const SelectArgs& args,
 }
 
 // Computes the keys of a list from the job's scores. Slots that must stay get
-// the key that no score has.
+// the highest key, which no score has.
 void MakeKeys(const Context& context, const SelectArgs& args,
               const SelectJob& job, uint32_t list);
 

@@ -16,7 +16,6 @@
 #include "core/kernels/cap-inl.h"
 #include "core/kernels/key_dots-inl.h"
 #include "core/kernels/row_panel-inl.h"
-#include "core/kernels/window_attention_pack-inl.h"
 #include "core/kernels/window_attention_product-inl.h"
 #include "core/kernels/window_attention_rows-inl.h"
 #include "hwy/cache_control.h"

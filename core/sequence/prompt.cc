@@ -54,18 +54,9 @@ void Prompt::TakeBack(const Mark& before, const SlotTable& slots) {
   for (uint32_t l = 0; l < slots_.size(); ++l) slots_[l] += slots.EvictedOf(l);
 }
 
-uint32_t Prompt::RoundOf(uint32_t n_seen) const {
-  return Behind(n_seen) / std::max(1u, plan_.policy().every);
-}
-
 uint32_t Prompt::RoundFor(const Policy& other) const {
   return round_ * std::max(1u, plan_.policy().every) /
          std::max(1u, other.every);
-}
-
-bool Prompt::IsDue(uint32_t n_seen) const {
-  if (!has_ended()) return !IsAwaited();
-  return plan_.policy().every <= 1 || RoundOf(n_seen) > round_;
 }
 
 }  // namespace kvevict

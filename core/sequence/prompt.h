@@ -2,6 +2,7 @@
 #ifndef KVEVICT_CORE_SEQUENCE_PROMPT_H_
 #define KVEVICT_CORE_SEQUENCE_PROMPT_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/plan/plan.h"
@@ -46,7 +47,10 @@ class Prompt {
     return !has_ended() && AwaitsPrompt(plan_.policy());
   }
   // Whether the policy allows an eviction now.
-  bool IsDue(uint32_t n_seen) const;
+  bool IsDue(uint32_t n_seen) const {
+    if (!has_ended()) return !IsAwaited();
+    return plan_.policy().every <= 1 || RoundOf(n_seen) > round_;
+  }
   // Records that an eviction has run.
   void BeginRound(uint32_t n_seen) { round_ = RoundOf(n_seen); }
   // The multiple of the policy's `every` that was reached at the last eviction.
@@ -65,7 +69,9 @@ class Prompt {
   void TakeBack(const Mark& before, const SlotTable& slots);
 
  private:
-  uint32_t RoundOf(uint32_t n_seen) const;
+  uint32_t RoundOf(uint32_t n_seen) const {
+    return Behind(n_seen) / std::max(1u, plan_.policy().every);
+  }
 
   const Plan& plan_;
   uint32_t n_tokens_ = kNotEnded;
