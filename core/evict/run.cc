@@ -275,7 +275,7 @@ Status Run(EvictCall& call) {
   if (call.LosesTokens()) KV_RETURN_IF_ERROR(ChooseSlots(call));
   FillReport(call);
   if (!call.HasWork()) return Status();
-  call.slots.Forget();
+  call.slots.Forget();  // an earlier eviction can no longer be undone
   if (saves) KV_RETURN_IF_ERROR(SaveRows(call));
   KV_RETURN_IF_ERROR(MoveRows(call));
   if (!call.LosesTokens()) return Status();
