@@ -506,11 +506,11 @@ static void SetLongest(kvevict_policy* policy,
   switch (row->type) {
     case KVEVICT_PARAMETER_NUMBER:
     case KVEVICT_PARAMETER_COUNT_OR_SHARE:
-      strcpy(text,
-             row->least < 0 ? "-1.2345678901234567e-300"
-             : row->least == 0 || row->type == KVEVICT_PARAMETER_COUNT_OR_SHARE
-                 ? "1.2345678901234567e-300"
-                 : "0.012345678901234568");
+      snprintf(text, sizeof text, "%.17g", row->least * 1.0123456789);
+      if (row->least <= 0 || row->type == KVEVICT_PARAMETER_COUNT_OR_SHARE) {
+        strcpy(text, row->least < 0 ? "-1.2345678901234567e-300"
+                                    : "1.2345678901234567e-300");
+      }
       break;
     case KVEVICT_PARAMETER_COUNT:
       snprintf(text, sizeof text, "%.0f", row->most);
