@@ -82,6 +82,7 @@ Test(decode_compose, keys_are_at_slots_or_at_positions) {
   EXPECT_OK(test_model_go_on(m, kTurns, &geometry, NULL));
   test_model_destroy(m);
   m = Prompt("knorm:budget=40,scope=layer");
+  geometry.layers = m->geometry.layers;
   EXPECT_INVALID(test_model_go_on(m, kTurns, &geometry, NULL), "rotate is 1",
                  "positions");
   test_model_destroy(m);
