@@ -1,6 +1,7 @@
-// Compaction. A work item moves all planes of a layer and head, K first. In place
-// rows move down one after the other: lists ascend, so kept row i comes from
-// slot i or a later one, and overwrites no row that has yet to move.
+// Compaction. A work item moves all planes of a layer and head, K first. Rows
+// that stay in their cache move down one after the other. Lists ascend, so kept
+// row i comes from slot i or a later one, and overwrites no row that has yet to
+// move.
 #include "core/cpu/cpu.h"
 #include "core/cpu/plane_rows.h"
 #include "core/kernels/gather_rows.h"

@@ -29,9 +29,9 @@ void ForEachHeadOf(const Context& context, Jobs<MoveJob> jobs,
                       });
 }
 
-// The rows that a head's item moves in a layer with n_lists keep lists. Adjacent
-// heads with one list move as one row: row_bytes is 0 if another head's item
-// moves them.
+// The rows that a head's item moves in a layer with n_lists keep lists. The
+// rows of adjacent heads with one list move as one: row_bytes is 0 if another
+// head's item moves them.
 MovedRows RowsOf(const kvevict_view& view, const kvevict_plane& plane,
                  uint32_t head, uint32_t n_lists);
 

@@ -1,8 +1,9 @@
 // Scores by the attention of the window. A work item is a layer and KV head.
-// A query row sees the slots up to its own token, and its logits are q k
-// softmax_scale. The policy says how the softmax weights of the window's rows
-// become one, and then those of the query heads of a KV head. All numbers are
-// f32, except the sum of a row's exponentials, which is f64.
+// A query row sees the slots up to its own token. A logit is the product of
+// query and key times softmax_scale. The policy says how the softmax weights
+// of the window's rows are reduced to one, and then those of the query heads
+// of a KV head. All numbers are f32, except the sum of a row's exponentials,
+// which is f64.
 #include "core/context.h"
 #include "core/cpu/cpu.h"
 #include "core/kernels/pool_rows.h"

@@ -84,8 +84,8 @@ int32_t* LayOutLists(const Group& group, int32_t* keep_slots) {
   return keep_slots;
 }
 
-// Fills the selection jobs, given where scores lie. Keys replace the scores they
-// are made from, unless something later still reads the scores.
+// Fills the selection jobs, given where scores lie. Keys replace the scores
+// they are made from, unless something later still reads the scores.
 void LayOutSelection(const Group& group) {
   const EvictCall& call = group.call;
   float* const first_scores = call.Part<float>(call.layout.scores);

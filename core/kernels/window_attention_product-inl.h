@@ -1,5 +1,5 @@
-// The matrix product of a block of rows and a panel, such as queries and keys, and
-// the order in which it reads them.
+// The matrix product of a block of rows and a panel, such as queries and keys.
+// Also packs these in the order in which the product reads them.
 #if defined(KVEVICT_CORE_KERNELS_WINDOW_ATTENTION_PRODUCT_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_KERNELS_WINDOW_ATTENTION_PRODUCT_INL_H_

@@ -1,4 +1,4 @@
-// Computes where the rows of planes lie.
+// Finds where the rows of planes lie, and the companions that they have.
 #include "core/dtype.h"
 #include "core/parts.h"
 #include "core/view/extent.h"

@@ -362,6 +362,7 @@ Status ValidateReadView(const kvevict_view& view, const ListCounts& all,
     if (status.ok()) status = CheckRole(view, i);
     if (!status.ok()) return Prefixed(status, "companions[%u]: ", i);
   }
+  // Most views have no companions, so no roles to check.
   if (view.n_companions == 0 && view.first_recent == 0) return Status();
   return CheckRoles(view);
 }

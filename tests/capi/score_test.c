@@ -21,11 +21,11 @@ static void ExpectScores(const test_signals* s, const char* policy,
   for (uint32_t i = 0; i < s->m->spec.n_kv_heads * s->stride; ++i) {
     if (i % s->stride >= counts[i / s->stride]) continue;
     const double want = scores[i];
-    const bool is_right = isnan(want)                       ? isnan(got[i])
-                          : isinf(want) && isinf(bounds[i]) ? !isfinite(got[i])
-                          : isinf(want)                     ? got[i] == want
-                          : fabs(want) > 3.4e38
-                              ? fabsf(got[i]) > 3e38f && isfinite(got[i])
+    const bool is_right =
+        !isfinite(want) && isinf(bounds[i]) ? !isfinite(got[i])
+        : isnan(want)                       ? isnan(got[i])
+        : isinf(want)                       ? got[i] == want
+        : fabs(want) > 3.4e38 ? fabsf(got[i]) > 3e38f && isfinite(got[i])
                               : fabs(got[i] - want) <= bounds[i] + 0x1p-100;
     EXPECT(is_right,
            "%s: layer %u, head %u, slot %u of %u, %u/%u heads of %u, q %d k "

@@ -420,11 +420,11 @@ static void ShapeHead(const test_signals* s, uint32_t n_rows, uint32_t n,
   for (uint32_t t = 0; p->prior == ORACLE_PRIOR_MEAN && t < n_past; ++t) {
     bounds[t] = fmax(bounds[t], most + 16 * kUnit * largest);
   }
-  /* Infinity times a score that may be 0, or on either side of it. */
+  /* An infinite weight times what may be 0, or on either side of it. */
   if (weights != NULL) {
     oracle_shape(p, n_rows, n, n, n_past, rows, NULL, size);
     for (uint32_t t = 0; t < n; ++t) {
-      const bool may_be_0 = fabs(size[t]) <= most + 1e-4 * largest;
+      const bool may_be_0 = fabs(size[t] + p->epsilon) <= most + 1e-4 * largest;
       if (isinf(weights[t]) && may_be_0) bounds[t] = INFINITY;
     }
   }
