@@ -1,6 +1,6 @@
-// The stages in which an eviction chooses slots: a list that is run in order,
-// for one group of layers after the other. With chunks it is run for one chunk
-// of the group after the other.
+// The stages in which an eviction chooses slots. They run in order for one
+// group of layers after the other, and with chunks for one chunk of the group
+// after the other.
 #ifndef KVEVICT_CORE_EVICT_STAGES_H_
 #define KVEVICT_CORE_EVICT_STAGES_H_
 
@@ -10,9 +10,6 @@
 #include "core/evict/call.h"
 
 namespace kvevict {
-
-// Layers that share a budget by their scores all run the stages that change
-// scores before any of them runs those that select.
 
 // Layers whose scores are in the workspace at once, and the current chunk of
 // each. The layers are alike unless they share a list.
@@ -62,12 +59,14 @@ struct Group {
   KeepLists KeepOfChunk(const LayerEviction& layer) const;
 };
 
-// The lists of stages.
+// The lists of stages. If layers share a budget by measures of their scores, all
+// layers run kScore before the first goes on. If layers compete, all run kScore
+// and kAdjust, and then kContest runs once.
 enum class StageList {
   kScore,    // computes scores by the policy's signal
   kAdjust,   // changes scores
-  kContest,  // of all layers at once
-  kSelect
+  kContest,  // counts what each list wins, for all layers at once
+  kSelect    // chooses slots
 };
 
 // Runs, in order, the stages of a list that take part.
