@@ -59,9 +59,9 @@ struct Group {
   KeepLists KeepOfChunk(const LayerEviction& layer) const;
 };
 
-// The lists of stages. If layers share a budget by measures of their scores, all
-// layers run kScore before the first goes on. If layers compete, all run kScore
-// and kAdjust, and then kContest runs once.
+// The lists of stages. If layers share a budget by measures of their scores,
+// all layers run kScore before the first goes on. If layers compete, all run
+// kScore and kAdjust, and then kContest runs once.
 enum class StageList {
   kScore,    // computes scores by the policy's signal
   kAdjust,   // changes scores
